@@ -1,0 +1,216 @@
+"""What other departments see of tenants, people, keys and whoever is calling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+from postroom.accounts.permissions import GrantRole, Level, Permission
+
+TenantKey = NewType("TenantKey", int)
+"""Database key of a tenant; never leaves the program."""
+PersonKey = NewType("PersonKey", int)
+ApiKeyKey = NewType("ApiKeyKey", int)
+
+
+class Mode(StrEnum):
+    """Whether mail of a tenant can leave the deployment (FR-TEN-2)."""
+
+    LIVE = "live"
+    TEST = "test"
+
+
+class TenantStatus(StrEnum):
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    ERASING = "erasing"
+    ERASED = "erased"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody may use anything of the tenant any more (A3.2 step 7)."""
+        return self in (TenantStatus.ERASING, TenantStatus.ERASED)
+
+
+class MemberRole(StrEnum):
+    OWNER = "owner"
+    ADMIN = "admin"
+    MEMBER = "member"
+
+
+class PrincipalKind(StrEnum):
+    KEY = "key"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A workspace. `address_suffix` is `''` for the default tenant alone, else it starts with a dot."""
+
+    id: TenantKey
+    public_id: str
+    slug: str
+    name: str
+    mode: Mode
+    status: TenantStatus
+    suspended_at: datetime | None
+    suspended_by: str | None
+    address_suffix: str
+    timezone: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewTenant:
+    """A tenant to be made. `address_suffix` None means `.` + slug; the default tenant has none."""
+
+    slug: str
+    name: str
+    mode: Mode = Mode.LIVE
+    address_suffix: str | None = None
+    is_default: bool = False
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """One human (A2)."""
+
+    id: PersonKey
+    public_id: str
+    contact_email: str | None
+    display_name: str
+    is_operator: bool
+    enabled: bool
+    has_password: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewPerson:
+    """A person to be made; without a password they cannot sign in."""
+
+    display_name: str
+    contact_email: str | None = None
+    password: str | None = None
+    is_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    tenant_id: TenantKey
+    person: Person
+    role: MemberRole
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A person's right to a mailbox. `mailbox_id` is the key of its identity, too."""
+
+    tenant_id: TenantKey
+    mailbox_id: int
+    identity_public_id: str
+    person_id: PersonKey
+    person_public_id: str
+    role: GrantRole
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key without its secret, which is shown once and stored nowhere (FR-KEY-2)."""
+
+    id: ApiKeyKey
+    public_id: str
+    lookup: str
+    name: str
+    level: Level
+    mode: Mode
+    tenant_id: TenantKey | None
+    tenant_public_id: str | None
+    identity_id: int | None
+    identity_public_id: str | None
+    permissions: frozenset[Permission]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far a principal reaches, as a mandatory argument of SQL: what is out of scope is missing (SEC-1, A4.2).
+
+    Platform: both None. Tenant: the tenant. Identity: both. Statements branch on `level` first, so that None never
+    matches a row.
+    """
+
+    level: Level
+    tenant_id: int | None = None
+    identity_id: int | None = None
+
+    def __post_init__(self) -> None:
+        shape = (self.tenant_id is not None, self.identity_id is not None)
+        if shape != _SHAPES.get(self.level):
+            raise ValueError("a scope has exactly the keys of its level")
+
+
+_SHAPES = {Level.PLATFORM: (False, False), Level.TENANT: (True, False), Level.IDENTITY: (True, True)}
+
+PLATFORM_SCOPE = Scope(Level.PLATFORM)
+
+
+def tenant_scope(tenant_id: int) -> Scope:
+    return Scope(Level.TENANT, tenant_id)
+
+
+def identity_scope(tenant_id: int, identity_id: int) -> Scope:
+    return Scope(Level.IDENTITY, tenant_id, identity_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whoever is calling: an API key, or a person who opened a mailbox. Tenant and identity come from here only
+    (FR-KEY-3).
+    """
+
+    kind: PrincipalKind
+    public_id: str
+    """`key_…` or `usr_…`."""
+    row_id: int
+    level: Level
+    permissions: frozenset[Permission]
+    mode: Mode | None = None
+    tenant_id: int | None = None
+    tenant_public_id: str | None = None
+    tenant_status: TenantStatus | None = None
+    identity_id: int | None = None
+    identity_public_id: str | None = None
+    grant: GrantRole | None = None
+    """The person's right to the mailbox; None for keys."""
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.level, self.tenant_id, self.identity_id)
+
+    @property
+    def rate_subject(self) -> str:
+        """Whose requests are counted together in the per-key bucket."""
+        return self.public_id
+
+    def may(self, *permissions: Permission) -> bool:
+        """Whether every one of `permissions` is held."""
+        return self.permissions.issuperset(permissions)
+
+    def reaches_tenant(self, tenant_id: int) -> bool:
+        """Whether things of the tenant as a whole are in reach; False looks like "missing" to the caller."""
+        return self.level is Level.PLATFORM or (self.level is Level.TENANT and self.tenant_id == tenant_id)
+
+    def reaches_identity(self, tenant_id: int, identity_id: int) -> bool:
+        """Whether the identity `identity_id` of the tenant is in reach."""
+        if self.level is Level.IDENTITY:
+            return (self.tenant_id, self.identity_id) == (tenant_id, identity_id)
+        return self.reaches_tenant(tenant_id)

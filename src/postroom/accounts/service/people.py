@@ -1,0 +1,164 @@
+"""People, their memberships and their grants to mailboxes (A2, A4).
+
+`tenant_id` None means the caller is an operator, or the command line. A tenant's administrator passes the tenant, and
+then touches only people who have to do with that tenant; to reset or disable somebody they must have to do with no
+other.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Person
+from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
+from postroom.accounts.permissions import GrantRole
+from postroom.accounts.store import people as store
+from postroom.accounts.store import tenants as tenant_store
+from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
+from postroom.base.ids import IdGenerator
+from postroom.db import Connection, Database
+
+MAX_DISPLAY_NAME: Final = 78
+MAX_PAGE: Final = 100
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+# The outer form only: whether mail arrives there is shown by mail that arrives there.
+_CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
+
+
+class People:
+    """Use cases of people. Callers have checked permissions."""
+
+    def __init__(self, db: Database, ids: IdGenerator, clock: Clock, passwords: Passwords) -> None:
+        self._db, self._ids, self._clock, self._passwords = db, ids, clock, passwords
+
+    async def create(self, new: NewPerson) -> Person:
+        """A new person. Raises `invalid_request`, `address_taken` when the contact address is somebody's already,
+        `unavailable` when too many passwords are being hashed.
+        """
+        check_display_name(new.display_name)
+        contact = None if new.contact_email is None else new.contact_email.lower()
+        if contact is not None and not _CONTACT.fullmatch(contact):
+            raise PostroomError("address_invalid", details={"field": "contact_email"})
+        hashed = None if new.password is None else await self._hash(new.password)
+        public_id = self._ids.new("usr_")
+        try:
+            async with self._db.transaction() as conn:
+                return await store.insert(
+                    conn, public_id, contact, new.display_name, hashed, new.is_operator, self._clock.now()
+                )
+        except asyncpg.UniqueViolationError:
+            raise PostroomError("address_taken") from None
+
+    async def get(self, public_id: str, *, tenant_id: int | None = None) -> Person:
+        """Raises `person_not_found`."""
+        async with self._db.acquire() as conn:
+            return _found(await store.get(conn, public_id, tenant_id))
+
+    async def page(
+        self, *, tenant_id: int | None = None, limit: int = 25, after: tuple[datetime, str] | None = None
+    ) -> list[Person]:
+        """People of a tenant, or all, newest first; `after`: creation time and public id of the last one seen."""
+        async with self._db.acquire() as conn:
+            return await store.page(conn, tenant_id, min(max(limit, 1), MAX_PAGE), after)
+
+    async def set_password(self, public_id: str, password: str, *, tenant_id: int | None = None) -> Person:
+        """A new password, in force at once. Raises `invalid_request` (F1), `person_not_found`, `unavailable`."""
+        check_policy(password)
+        hashed = await self._hash(password)
+        async with self._db.transaction() as conn:
+            return _found(await store.set_password(conn, public_id, tenant_id, hashed, self._clock.now()))
+
+    async def set_enabled(self, public_id: str, enabled: bool, *, tenant_id: int | None = None) -> Person:
+        """Whether the person can sign in at all. Raises `person_not_found`."""
+        async with self._db.transaction() as conn:
+            return _found(await store.set_enabled(conn, public_id, tenant_id, enabled, self._clock.now()))
+
+    async def put_member(self, tenant_id: int, person_id: str, role: MemberRole, *, by_operator: bool = False) -> None:
+        """Make the person a member, or change the role. Others than an operator reach only people of the tenant, and
+        new ones. Raises `person_not_found`; `owner_required` when the owner would lose the role, or the tenant have
+        two owners: ownership is transferred, not given.
+        """
+        now = self._clock.now()
+        try:
+            async with self._db.transaction() as conn:
+                if await tenant_store.lock(conn, tenant_id) is None:
+                    raise PostroomError("tenant_not_found")
+                person = _found(await self._find(conn, person_id, tenant_id, by_operator))
+                if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER is not role:
+                    raise PostroomError("owner_required")
+                await store.put_member(conn, tenant_id, person.id, role, now)
+        except asyncpg.UniqueViolationError:
+            raise PostroomError("owner_required") from None
+
+    async def remove_member(self, tenant_id: int, person_id: str) -> None:
+        """Raises `member_not_found`; `owner_required` for the owner."""
+        async with self._db.transaction() as conn:
+            person = await store.get(conn, person_id, tenant_id)
+            role = None if person is None else await store.member_role(conn, tenant_id, person.id)
+            if person is None or role is None:
+                raise PostroomError("member_not_found")
+            if role is MemberRole.OWNER or not await store.delete_member(conn, tenant_id, person.id):
+                raise PostroomError("owner_required")
+
+    async def members(self, tenant_id: int) -> list[Member]:
+        async with self._db.acquire() as conn:
+            return await store.members(conn, tenant_id)
+
+    async def grant(
+        self, tenant_id: int, identity: str, person_id: str, role: GrantRole, *, by_operator: bool = False
+    ) -> None:
+        """Let the person open the mailbox, or change how. Others than an operator reach only people of the tenant,
+        and new ones.
+
+        Raises `person_not_found`, `identity_not_found`.
+        """
+        async with self._db.transaction() as conn:
+            person = _found(await self._find(conn, person_id, tenant_id, by_operator))
+            if await store.put_grant(conn, tenant_id, identity, person.id, role, self._clock.now()) is None:
+                raise PostroomError("identity_not_found")
+
+    async def revoke_grant(self, tenant_id: int, identity: str, person_id: str) -> None:
+        """Raises `person_not_found` when the person has no right to the mailbox."""
+        async with self._db.transaction() as conn:
+            person = _found(await store.get(conn, person_id, tenant_id))
+            if not await store.delete_grant(conn, tenant_id, identity, person.id):
+                raise PostroomError("person_not_found")
+
+    async def grants(
+        self, tenant_id: int, *, mailbox_id: int | None = None, person_id: int | None = None
+    ) -> list[Grant]:
+        """Rights to mailboxes of a tenant, of one mailbox or one person."""
+        async with self._db.acquire() as conn:
+            return await store.grants(conn, tenant_id, mailbox_id=mailbox_id, person_id=person_id)
+
+    async def _find(self, conn: Connection, person_id: str, tenant_id: int, by_operator: bool) -> Person | None:
+        if by_operator:
+            return await store.get(conn, person_id, None)
+        return await store.get_free(conn, person_id, tenant_id)
+
+    async def _hash(self, password: str) -> str:
+        try:
+            return await self._passwords.hash(password)
+        except HashingOverloaded:
+            raise PostroomError("unavailable", retry_after=2) from None
+
+
+def check_display_name(name: str) -> None:
+    """Raises `invalid_request` unless the name has 1 to 78 characters and no control characters. Any script will do
+    (FR-ADR-7).
+    """
+    if not 1 <= len(name) <= MAX_DISPLAY_NAME or _CONTROL.search(name):
+        message = f"must have 1 to {MAX_DISPLAY_NAME} characters and no line breaks"
+        raise PostroomError("invalid_request", details={"errors": [{"path": "display_name", "message": message}]})
+
+
+def _found(person: Person | None) -> Person:
+    if person is None:
+        raise PostroomError("person_not_found")
+    return person

@@ -1,0 +1,1 @@
+"""SQL of the department: functions that take a connection and return models."""

@@ -1,0 +1,335 @@
+"""The one tree of settings: sections, keys, defaults, and what each value must be (mail-server A1, A7, H2; D13).
+
+Values come from built-in defaults < `postroom.toml` < environment < command line; `load` of
+`postroom.base.settings` reads them and says what is wrong with all of them at once. Secrets are not settings:
+they have a module of their own. A key appears here when the program uses it.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+MASK: Final = "********"
+
+_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+MAX_DNS_NAME_CHARS: Final = 253
+
+
+class Role(StrEnum):
+    """What a process does; `serve --roles` picks some."""
+
+    SMTP = "smtp"
+    IMAP = "imap"
+    HTTP = "http"
+    WORKER = "worker"
+
+
+class PlaintextAuth(StrEnum):
+    """When AUTH and LOGIN are allowed without TLS (D1)."""
+
+    NEVER = "never"
+    LOOPBACK = "loopback"
+    ALWAYS = "always"
+
+
+class Environment(StrEnum):
+    """`local` is a machine of a developer: it gets a domain and a host name without being told one."""
+
+    PRODUCTION = "production"
+    STAGING = "staging"
+    LOCAL = "local"
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+class StorageBackend(StrEnum):
+    LOCAL = "local"
+
+
+class TlsVersion(StrEnum):
+    TLS_1_2 = "1.2"
+    TLS_1_3 = "1.3"
+
+
+def _dns_name(text: str) -> str:
+    name = text.lower().removesuffix(".")
+    if len(name) > MAX_DNS_NAME_CHARS or _DNS_NAME.fullmatch(name) is None:
+        raise ValueError("a DNS name in its ASCII form, such as mail.example.com, is needed")
+    return name
+
+
+def _database_url(text: str) -> str:
+    if text and re.fullmatch(r"postgres(ql)?://\S+", text) is None:
+        raise ValueError("a URL that starts with postgresql:// is needed, or nothing for the bundled server")
+    return text
+
+
+def _split(value: object) -> object:
+    """A list written in one string, as the environment has it: separated by commas."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _roles(value: object) -> object:
+    parts = _split(value)
+    if parts == ["all"]:
+        return list(Role)
+    if isinstance(parts, list) and not parts:
+        raise ValueError("at least one role is needed")
+    return parts
+
+
+def _backend(value: object) -> object:
+    # The same setting is called `maildir` in POSTROOM_BLOB_STORE (cli-config-ops B2).
+    return "local" if value == "maildir" else value
+
+
+def _level(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+DnsName = Annotated[str, AfterValidator(_dns_name)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86400 * 366)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Bytes = Annotated[int, Field(ge=1, le=2**53)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, hide_input_in_errors=True)
+
+
+class ServerSettings(_Section):
+    """The process as a whole."""
+
+    hostname: DnsName = "localhost"
+    """Name in greetings, EHLO and trace headers; the first of `mx_hosts` unless set, `localhost` on a local machine."""
+    data_dir: Path = Path("postroom-data")
+    roles: Annotated[frozenset[Role], BeforeValidator(_roles)] = frozenset(Role)
+    node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "node"
+    """Names this node in logs and claims; the machine's host name unless set."""
+    processes: Annotated[int, Field(ge=1, le=256)] = 1
+    shutdown_timeout_secs: Seconds = 30.0
+    strict_config: bool = True
+    log_level: Annotated[LogLevel, BeforeValidator(_level)] = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
+
+
+class DatabaseSettings(_Section):
+    """PostgreSQL: the bundled one while `url` is empty. Connections are per process (B19)."""
+
+    url: Annotated[str, AfterValidator(_database_url)] = ""
+    max_connections: Annotated[int, Field(ge=2, le=1000)] = 20
+    min_connections: Annotated[int, Field(ge=0, le=1000)] = 2
+    acquire_timeout_secs: Seconds = 10.0
+    idle_timeout_secs: Seconds = 600.0
+    max_lifetime_secs: Seconds = 1800.0
+    run_migrations: bool = True
+
+
+class SmtpSettings(_Section):
+    """Listeners for mail from outside and from our people. A port of 0 is off; an empty host is every address."""
+
+    enabled: bool = True
+    host: str = ""
+    port: Port = 25
+    submission_port: Port = 587
+    smtps_port: Port = 0
+    banner: Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")] = ""
+    helo_required: bool = True
+    require_auth_on_submission: bool = True
+    auth_on_mx: bool = True
+    advertise_size: bool = True
+    advertise_extensions: bool = True
+    command_timeout_secs: Seconds = 300.0
+    data_timeout_secs: Seconds = 600.0
+    add_received_header: bool = True
+
+
+class ImapSettings(_Section):
+    """The IMAP listeners. A port of 0 is off; an empty host is every address."""
+
+    enabled: bool = True
+    host: str = ""
+    port: Port = 143
+    imaps_port: Port = 0
+    banner: Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")] = ""
+    idle_timeout_secs: Seconds = 1800.0
+    max_idle_secs: Seconds = 1740.0
+    max_append_size: Bytes = 26_214_400
+
+
+class ApiSettings(_Section):
+    """The HTTP listeners. `host` is where they listen; the public name is `api_host`."""
+
+    enabled: bool = True
+    host: str = ""
+    port: Port = 8080
+    tls_port: Port = 0
+    public_url: Annotated[str, Field(pattern=r"^(https?://[^\s/]+)?$")] = ""
+    trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_split)] = ()
+
+
+class TlsSettings(_Section):
+    """The certificate of all listeners; without one a self-signed one is made in the data directory (D23)."""
+
+    cert_path: Path | None = None
+    key_path: Path | None = None
+    min_version: TlsVersion = TlsVersion.TLS_1_2
+
+
+class StorageSettings(_Section):
+    """Message bytes. The threads are per process; see `MaildirStore`."""
+
+    backend: Annotated[StorageBackend, BeforeValidator(_backend)] = StorageBackend.LOCAL
+    fsync_on_write: bool = True
+    write_threads: Annotated[int, Field(ge=1, le=64)] = 2
+    read_threads: Annotated[int, Field(ge=1, le=64)] = 4
+    sync_threads: Annotated[int, Field(ge=1, le=64)] = 4
+
+
+class LimitSettings(_Section):
+    """What is refused for its size or number (mail-server A7, D21). Sizes in bytes."""
+
+    max_message_size: Bytes = 26_214_400
+    max_recipients: Annotated[int, Field(ge=1, le=10_000)] = 100
+    max_connections: Count = 1000
+    max_connections_per_ip: Count = 50
+    """Addresses of this machine itself are exempt."""
+    smtp_rate_limit: Count = 100
+    """Unproductive commands per minute and address before authentication."""
+    submission_rate_limit: Count = 50
+    """Messages per hour and account."""
+    daily_send_limit: Count = 500
+    mailbox_quota: Bytes = 1_073_741_824
+    max_mime_depth: Annotated[int, Field(ge=1, le=100)] = 32
+    max_mime_parts: Annotated[int, Field(ge=1, le=10_000)] = 500
+    max_attachments: Annotated[int, Field(ge=1, le=10_000)] = 50
+    max_attachment_size: Bytes = 26_214_400
+    max_request_size: Bytes = 26_214_400
+    idle_timeout_secs: Seconds = 300.0
+    max_failed_logins: Count = 10
+    login_lockout_secs: Seconds = 900.0
+
+
+class QueueSettings(_Section):
+    """The worker: claims of due rows."""
+
+    workers: Annotated[int, Field(ge=1, le=256)] = 4
+    poll_interval_secs: Seconds = 10.0
+
+
+class Settings(_Section):
+    """The whole tree. Made by `load`; frozen."""
+
+    env: Environment = Environment.PRODUCTION
+    platform_domain: DnsName
+    api_host: DnsName
+    console_host: DnsName
+    mx_hosts: Annotated[tuple[DnsName, ...], BeforeValidator(_split), Field(min_length=1)]
+    allow_plaintext_auth: PlaintextAuth = PlaintextAuth.LOOPBACK
+    server: ServerSettings = ServerSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    smtp: SmtpSettings = SmtpSettings()
+    imap: ImapSettings = ImapSettings()
+    api: ApiSettings = ApiSettings()
+    tls: TlsSettings = TlsSettings()
+    storage: StorageSettings = StorageSettings()
+    limits: LimitSettings = LimitSettings()
+    queue: QueueSettings = QueueSettings()
+    ignored_environment: tuple[str, ...] = ()
+    """Names of variables that look like ours and mean nothing to us, for the log and doctor to tell."""
+
+    def masked(self) -> dict[str, Any]:
+        """All values in plain types, for `config show`: a password within a URL is masked."""
+        tree = self.model_dump(mode="json", exclude={"ignored_environment"})
+        tree["server"]["roles"] = sorted(tree["server"]["roles"])
+        tree["database"]["url"] = mask_url(self.database.url)
+        return tree
+
+
+SECTIONS: Final[dict[str, type[_Section]]] = {
+    name: field.annotation
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
+}
+TOP_LEVEL: Final = tuple(name for name in Settings.model_fields if name not in {*SECTIONS, "ignored_environment"})
+
+
+def all_keys() -> Iterator[str]:
+    """Every key, dotted: ``platform_domain``, ``smtp.port`` …"""
+    yield from TOP_LEVEL
+    for section, model in SECTIONS.items():
+        for key in model.model_fields:
+            yield f"{section}.{key}"
+
+
+def mask_url(url: str) -> str:
+    """A URL with its password, and any it carries as a parameter, replaced."""
+    if not url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MASK
+    netloc = parts.netloc
+    credentials, at, host = netloc.rpartition("@")
+    if at and ":" in credentials:
+        netloc = f"{credentials.partition(':')[0]}:{MASK}@{host}"
+    query = re.sub(r"(?i)(^|&)([^=&]*password[^=&]*)=[^&]*", rf"\1\2={MASK}", parts.query)
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
+
+
+def cross_checks(settings: Settings) -> Iterator[str]:
+    """What is wrong between settings that are each well-formed (mail-server A1, A7, G1)."""
+    yield from _port_checks(settings)
+    limits, database, tls = settings.limits, settings.database, settings.tls
+    if limits.max_attachment_size > limits.max_message_size:
+        yield "limits.max_attachment_size: wants at most limits.max_message_size"
+    if limits.max_connections_per_ip > limits.max_connections:
+        yield "limits.max_connections_per_ip: wants at most limits.max_connections"
+    if database.min_connections > database.max_connections:
+        yield "database.min_connections: wants at most database.max_connections"
+    if (tls.cert_path is None) != (tls.key_path is None):
+        yield "tls.cert_path, tls.key_path: both or neither must be set"
+
+
+def _port_checks(settings: Settings) -> Iterator[str]:
+    smtp, imap, api = settings.smtp, settings.imap, settings.api
+    if smtp.enabled and smtp.port == 0:
+        yield "smtp.port: 0 is refused; to receive no mail set smtp.enabled = false"
+    listeners = [
+        ("smtp.port", smtp.enabled, smtp.port),
+        ("smtp.submission_port", smtp.enabled, smtp.submission_port),
+        ("smtp.smtps_port", smtp.enabled, smtp.smtps_port),
+        ("imap.port", imap.enabled, imap.port),
+        ("imap.imaps_port", imap.enabled, imap.imaps_port),
+        ("api.port", api.enabled, api.port),
+        ("api.tls_port", api.enabled, api.tls_port),
+    ]
+    users: dict[int, list[str]] = {}
+    for name, enabled, port in listeners:
+        if enabled and port:
+            users.setdefault(port, []).append(name)
+    for port, names in users.items():
+        if len(names) > 1:
+            yield f"{', '.join(names)}: all want port {port}; each listener needs one of its own"

@@ -1,0 +1,36 @@
+"""Where message bytes live: one `BlobStore` interface over a Maildir on disk or an object store.
+
+Keys are logical and the same for every backend (data-model §15); rows of the database name keys, never paths. A write
+has returned only when the bytes are durable, so that whoever commits a row after it never names bytes that are not
+there (mail-server E2). Bytes without a row are harmless; the sweep of orphans finds them with `list`.
+"""
+
+from .maildir import MaildirStore
+from .objects import ObjectStore
+from .store import (
+    BlobMissing,
+    BlobStore,
+    InvalidKey,
+    MarkerMismatch,
+    PutGroup,
+    Span,
+    StorageError,
+    StorageFull,
+    check_key,
+    put_durably,
+)
+
+__all__ = [
+    "BlobMissing",
+    "BlobStore",
+    "InvalidKey",
+    "MaildirStore",
+    "MarkerMismatch",
+    "ObjectStore",
+    "PutGroup",
+    "Span",
+    "StorageError",
+    "StorageFull",
+    "check_key",
+    "put_durably",
+]

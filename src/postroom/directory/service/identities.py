@@ -1,0 +1,341 @@
+"""Identities: made with their mailbox and addresses in one transaction, read, changed, paused and resumed (inbound
+§2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from postroom.accounts.models import PLATFORM_SCOPE, Scope, Tenant
+from postroom.accounts.permissions import Level
+from postroom.accounts.service import tenants as tenant_service
+from postroom.accounts.service.people import check_display_name
+from postroom.accounts.store import tenants as tenant_store
+from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
+from postroom.base.ids import IdGenerator
+from postroom.db import Connection, Database
+from postroom.directory import rules, store
+from postroom.directory.models import (
+    AddressRole,
+    AddressStatus,
+    Announce,
+    Announcement,
+    Fact,
+    Identity,
+    IdentityChanges,
+    IdentityKind,
+    IdentityStatus,
+    MailboxFactory,
+    NewIdentity,
+    NewMailbox,
+    PauseReason,
+)
+from postroom.directory.tombstones import address_hash
+from postroom.directory.usernames import class_of, validate_username
+
+MAX_PAGE: Final = 100
+
+_TAKEN: Final = {
+    "identities_username": "username_taken",
+    "identities_fold": "username_taken",
+    "identities_client": "client_id_conflict",
+    "addresses_address_key": "address_taken",
+}
+
+
+class Identities:
+    """Use cases of identities. `announce` writes events in the transaction, `mailbox_factory` the mailbox's rows."""
+
+    def __init__(
+        self,
+        db: Database,
+        ids: IdGenerator,
+        clock: Clock,
+        hash_key: bytes,
+        mailbox_factory: MailboxFactory,
+        announce: Announce,
+    ) -> None:
+        self._db, self._ids, self._clock, self._hash_key = db, ids, clock, hash_key
+        self._mailbox_factory, self._announce = mailbox_factory, announce
+
+    async def create(self, tenant_id: int, new: NewIdentity) -> tuple[Identity, bool]:
+        """The identity, and whether it was made now: a known `client_id` with the same request gives the one that is
+        there.
+
+        Raises the errors of `validate_username`; `invalid_request`, `address_invalid` (owner's e-mail),
+        `client_id_conflict`, `username_taken`, `address_taken`, `domain_not_found`, `domain_not_ready`,
+        `tenant_not_found`.
+        """
+        rules.check_identity(new)
+        fingerprint = None if new.client_id is None else rules.fingerprint(new)
+        async with self._db.acquire() as conn:
+            tenant = await tenant_store.get_by_id(conn, tenant_id)
+            if tenant is None or tenant.status.is_gone:
+                raise PostroomError("tenant_not_found")
+            known = await self._known(conn, tenant_id, new.client_id, fingerprint)
+        if known is not None:
+            return known, False
+        username, fold = validate_username(new.username, class_of(tenant.address_suffix), suffix=tenant.address_suffix)
+        try:
+            async with self._db.transaction() as conn:
+                return await self._insert(conn, tenant, new, username, fold, fingerprint), True
+        except asyncpg.UniqueViolationError as exc:
+            code = _TAKEN.get(exc.constraint_name or "")
+            if code is None:
+                raise
+        # Somebody else was first, perhaps with this very request.
+        async with self._db.acquire() as conn:
+            known = await self._known(conn, tenant_id, new.client_id, fingerprint)
+        if known is not None:
+            return known, False
+        raise PostroomError(code)
+
+    async def create_system(self, tenant_id: int, local_part: str, display_name: str, owner_email: str) -> Identity:
+        """The deployment's own identity (inbound §2.4), once: the one that is there, if there is one. Its name may be
+        a reserved one.
+        """
+        new = NewIdentity(
+            username=local_part,
+            display_name=display_name,
+            kind=IdentityKind.AGENT,
+            owner_name="Operator",
+            owner_email=owner_email,
+        )
+        rules.check_identity(new)
+        local_part = local_part.lower()
+        if not rules.is_plausible(local_part) or "@" in local_part or "+" in local_part or " " in local_part:
+            raise PostroomError("address_invalid")
+        async with self._db.transaction() as conn:
+            tenant = await tenant_store.lock(conn, tenant_id)
+            if tenant is None:
+                raise PostroomError("tenant_not_found")
+            existing = await store.system_identity(conn)
+            if existing is not None:
+                return existing
+            return await self._insert(conn, tenant, new, local_part, local_part, None, is_system=True)
+
+    async def get(self, scope: Scope, public_id: str) -> Identity:
+        """Raises `identity_not_found`, also out of scope."""
+        async with self._db.acquire() as conn:
+            return _found(await store.get(conn, scope, public_id))
+
+    async def by_address(self, scope: Scope, address: str) -> Identity:
+        """The identity that a full address, without detail, belongs to. Raises `address_not_found`, also out of
+        scope.
+        """
+        async with self._db.acquire() as conn:
+            found = await store.by_address(conn, scope, address.lower())
+        if found is None:
+            raise PostroomError("address_not_found")
+        return found
+
+    async def page(
+        self,
+        scope: Scope,
+        tenant_id: int,
+        *,
+        statuses: Iterable[IdentityStatus] | None = None,
+        purpose: str | None = None,
+        client_id: str | None = None,
+        limit: int = 25,
+        after: tuple[datetime, str] | None = None,
+    ) -> list[Identity]:
+        """Identities of a tenant, newest first; `after` is the creation time and public id of the last one seen.
+
+        What is out of scope is not listed; a tenant out of scope is for the caller to refuse.
+        """
+        async with self._db.acquire() as conn:
+            return await store.page(
+                conn,
+                scope,
+                tenant_id,
+                statuses=statuses,
+                purpose=purpose,
+                client_id=client_id,
+                limit=min(max(limit, 1), MAX_PAGE),
+                after=after,
+            )
+
+    async def update(self, scope: Scope, public_id: str, changes: IdentityChanges) -> Identity:
+        """Set fields. Raises `identity_not_found` (also while deleting), `invalid_request`, `address_invalid`."""
+        if changes.display_name is not None:
+            check_display_name(changes.display_name)
+        rules.check_owner_email(changes.owner_email)
+        if changes.metadata is not None:
+            rules.check_metadata(changes.metadata)
+        for path in ("purpose", "owner_name"):
+            rules.check_text(path, getattr(changes, path), rules.MAX_TAG)
+        for path in ("signature_text", "signature_html"):
+            rules.check_text(path, getattr(changes, path), rules.MAX_SIGNATURE)
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            before = await writable(conn, scope, public_id)
+            values = (
+                *(changes.display_name, changes.purpose, changes.owner_name, changes.owner_email),
+                *(changes.signature_text, changes.signature_html),
+                None if changes.metadata is None else dict(changes.metadata),
+            )
+            await store.update(conn, before, values, now)
+            after = _found(await store.get(conn, scope, public_id))
+            changed = tuple(name for name in _FIELDS if getattr(before, name) != getattr(after, name))
+            if changed:
+                await self._announce(conn, Announcement(Fact.IDENTITY_UPDATED, after, now, changed=changed))
+            return after
+
+    async def pause(self, scope: Scope, public_id: str, reason: PauseReason = PauseReason.MANUAL) -> Identity:
+        """Stop sending; mail is still received (A7). Nothing changes for one that is paused. Raises
+        `identity_not_found`.
+        """
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            identity = await writable(conn, scope, public_id)
+            if identity.status is IdentityStatus.PAUSED:
+                return identity
+            return await self._set_status(conn, identity, IdentityStatus.PAUSED, reason, now)
+
+    async def resume(self, scope: Scope, public_id: str) -> Identity:
+        """Let it send again. Raises `identity_not_found`; `identity_paused` while its tenant is suspended;
+        `scope_denied` when an identity's own key would lift a pause for abuse.
+        """
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            identity = await writable(conn, scope, public_id)
+            if identity.status is IdentityStatus.ACTIVE:
+                return identity
+            if identity.pause_reason is PauseReason.TENANT_SUSPENDED:
+                raise PostroomError("identity_paused", details={"reason": PauseReason.TENANT_SUSPENDED.value})
+            if identity.pause_reason is PauseReason.ABUSE_THRESHOLD and scope.level is Level.IDENTITY:
+                raise PostroomError("scope_denied", details={"field": "status"})
+            return await self._set_status(conn, identity, IdentityStatus.ACTIVE, None, now)
+
+    async def suspend_tenant(self, tenant_id: int, by: str = "platform") -> Tenant:
+        """Suspend a tenant and pause its active identities, each with its event (FR-TEN-3, inbound §2.1).
+
+        Raises `tenant_not_found`, `tenant_erased`.
+        """
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            tenant, changed = await tenant_service.suspend(conn, tenant_id, by, now)
+            if changed:
+                for identity in await store.pause_tenant(conn, tenant_id, now):
+                    await self._announce(conn, Announcement(Fact.IDENTITY_PAUSED, identity, now))
+            return tenant
+
+    async def resume_tenant(self, tenant_id: int, by: str = "platform") -> Tenant:
+        """Lift a suspension, and only the pauses that it made. Raises as `suspend_tenant`, and `scope_denied` (J17)."""
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            tenant, changed = await tenant_service.resume(conn, tenant_id, by, now)
+            if changed:
+                for identity in await store.resume_tenant(conn, tenant_id, now):
+                    await self._announce(conn, Announcement(Fact.IDENTITY_RESUMED, identity, now))
+            return tenant
+
+    async def _known(
+        self, conn: Connection, tenant_id: int, client_id: str | None, fingerprint: str | None
+    ) -> Identity | None:
+        if client_id is None:
+            return None
+        found = await store.by_client_id(conn, tenant_id, client_id)
+        if found is None:
+            return None
+        identity, recorded = found
+        if recorded != fingerprint:
+            raise PostroomError("client_id_conflict")
+        return identity
+
+    async def _insert(
+        self,
+        conn: Connection,
+        tenant: Tenant,
+        new: NewIdentity,
+        username: str,
+        fold: str,
+        fingerprint: str | None,
+        *,
+        is_system: bool = False,
+    ) -> Identity:
+        now = self._clock.now()
+        platform = await store.platform_domain(conn)
+        if platform is None:
+            raise PostroomError("unavailable", message="The deployment has not been set up.")
+        wanted = [(f"{username}{tenant.address_suffix}", platform)]
+        if new.domain is not None:
+            wanted.insert(0, (username, await ready_domain(conn, tenant.id, new.domain)))
+        public_id = self._ids.new("idn_")
+        identity_id = await store.insert(
+            conn, tenant.id, public_id, new, username, fold, fingerprint, now, is_system=is_system
+        )
+        for at, (local_part, domain) in enumerate(wanted):
+            address = f"{local_part}@{domain.name}"
+            if await store.is_taken(conn, address, address_hash(self._hash_key, address), tenant.id, identity_id):
+                raise PostroomError("address_taken")
+            role = AddressRole.ALIAS if at else AddressRole.PRIMARY
+            await store.insert_address(
+                conn,
+                tenant.id,
+                identity_id,
+                self._ids.new("adr_"),
+                local_part,
+                domain,
+                role,
+                AddressStatus.ACTIVE,
+                now,
+            )
+        await self._mailbox_factory(
+            conn, NewMailbox(tenant.id, identity_id, tenant.public_id, public_id, new.kind, is_system, now)
+        )
+        identity = _found(await store.get(conn, PLATFORM_SCOPE, public_id))
+        if not is_system:
+            await self._announce(conn, Announcement(Fact.IDENTITY_CREATED, identity, now))
+        return identity
+
+    async def _set_status(
+        self,
+        conn: Connection,
+        identity: Identity,
+        status: IdentityStatus,
+        reason: PauseReason | None,
+        now: datetime,
+    ) -> Identity:
+        await store.set_status(conn, identity.tenant_id, identity.id, status, reason, now)
+        after = _found(await store.get(conn, PLATFORM_SCOPE, identity.public_id))
+        fact = Fact.IDENTITY_PAUSED if status is IdentityStatus.PAUSED else Fact.IDENTITY_RESUMED
+        await self._announce(conn, Announcement(fact, after, now))
+        return after
+
+
+_FIELDS: Final = (
+    *("display_name", "purpose", "owner_name", "owner_email", "signature_text", "signature_html", "metadata"),
+)
+
+
+async def writable(conn: Connection, scope: Scope, public_id: str) -> Identity:
+    """An identity in scope, its row locked. Raises `identity_not_found`, also for one that is being deleted (inbound
+    §2.1).
+    """
+    identity = _found(await store.get(conn, scope, public_id, lock=True))
+    if identity.status in (IdentityStatus.DELETING, IdentityStatus.DELETED):
+        raise PostroomError("identity_not_found")
+    return identity
+
+
+async def ready_domain(conn: Connection, tenant_id: int, public_id: str) -> store.DomainRow:
+    """A domain of the tenant that receives mail. Raises `domain_not_found`, `domain_not_ready`."""
+    domain = await store.tenant_domain(conn, tenant_id, public_id)
+    if domain is None:
+        raise PostroomError("domain_not_found")
+    if domain.status not in rules.READY_DOMAIN or not domain.enabled:
+        raise PostroomError("domain_not_ready")
+    return domain
+
+
+def _found(identity: Identity | None) -> Identity:
+    if identity is None:
+        raise PostroomError("identity_not_found")
+    return identity

@@ -1,0 +1,391 @@
+"""SQL of identities and addresses. Scope is an argument of the statement itself, never a check of what was read
+(A4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+
+from postroom.accounts.models import Scope
+from postroom.db import Connection
+from postroom.directory.models import (
+    AddressRole,
+    AddressStatus,
+    HostedAddress,
+    Identity,
+    IdentityKey,
+    IdentityKind,
+    IdentityStatus,
+    NewIdentity,
+    PauseReason,
+)
+
+_ADDRESS: Final = """
+a.id, a.public_id, a.address, a.domain_id, d.name AS domain, d.kind = 'platform' AS is_platform, a.role, a.status,
+a.retire_at, a.retired_at, a.created_at
+"""
+# The system identity is the platform's alone (A15); a null of the scope never equals anything.
+_REACH: Final = """
+CASE $1::text
+  WHEN 'platform' THEN $2::bigint IS NULL AND $3::bigint IS NULL
+  WHEN 'tenant' THEN i.tenant_id = $2::bigint AND NOT i.is_system
+  WHEN 'identity' THEN i.tenant_id = $2::bigint AND i.id = $3::bigint AND NOT i.is_system
+  ELSE false END
+"""
+_SELECT: Final = """
+SELECT i.*, t.public_id AS tenant_public_id FROM identities i JOIN tenants t ON t.id = i.tenant_id
+"""
+_GET: Final = " ".join((_SELECT, "WHERE i.public_id = $4 AND", _REACH))
+_GET_FOR_UPDATE: Final = " ".join((_GET, "FOR NO KEY UPDATE OF i"))
+_BY_CLIENT_ID: Final = " ".join((_SELECT, "WHERE i.tenant_id = $1 AND i.client_id = $2"))
+_BY_ADDRESS: Final = " ".join(
+    (_SELECT, "JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id WHERE a.address = $4 AND", _REACH)
+)
+_LIST: Final = " ".join(
+    (
+        *(_SELECT, "WHERE i.tenant_id = $4 AND NOT i.is_system AND", _REACH),
+        "AND ($5::text[] IS NULL OR i.status = ANY ($5))",
+        "AND ($6::text IS NULL OR i.purpose = $6) AND ($7::text IS NULL OR i.client_id = $7)",
+        "AND ($8::timestamptz IS NULL OR (i.created_at, i.public_id) < ($8, $9::text))",
+        "ORDER BY i.created_at DESC, i.public_id DESC LIMIT $10",
+    )
+)
+_ADDRESSES: Final = " ".join(
+    (
+        *("SELECT", _ADDRESS, ", a.identity_id FROM addresses a JOIN domains d ON d.id = a.domain_id"),
+        "WHERE a.tenant_id = $1 AND a.identity_id = ANY ($2::bigint[])",
+        "ORDER BY a.identity_id, a.role DESC, a.created_at, a.id",
+    )
+)
+
+_INSERT: Final = """
+INSERT INTO identities
+  (tenant_id, public_id, kind, username, username_fold, display_name, purpose, client_id, client_fingerprint,
+   owner_name, owner_email, signature_text, signature_html, send_policy_json, metadata_json, is_system, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17) RETURNING id
+"""
+_INSERT_ADDRESS: Final = """
+INSERT INTO addresses
+  (tenant_id, public_id, address, local_part, domain_id, identity_id, role, status, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9) RETURNING id
+"""
+_UPDATE: Final = """
+UPDATE identities SET display_name = coalesce($3, display_name),
+  purpose = nullif(coalesce($4, purpose), ''), owner_name = nullif(coalesce($5, owner_name), ''),
+  owner_email = nullif(coalesce($6, owner_email), ''), signature_text = nullif(coalesce($7, signature_text), ''),
+  signature_html = nullif(coalesce($8, signature_html), ''), metadata_json = coalesce($9, metadata_json),
+  updated_at = $10
+WHERE tenant_id = $1 AND id = $2
+"""
+_SET_STATUS: Final = """
+UPDATE identities SET status = $3, pause_reason = $4, updated_at = $5 WHERE tenant_id = $1 AND id = $2
+"""
+_PAUSE_TENANT: Final = """
+UPDATE identities SET status = 'paused', pause_reason = 'tenant_suspended', updated_at = $2
+WHERE tenant_id = $1 AND status = 'active' AND NOT is_system RETURNING id
+"""
+_RESUME_TENANT: Final = """
+UPDATE identities SET status = 'active', pause_reason = NULL, updated_at = $2
+WHERE tenant_id = $1 AND status = 'paused' AND pause_reason = 'tenant_suspended' RETURNING id
+"""
+_SYSTEM: Final = " ".join((_SELECT, "WHERE i.is_system"))
+_BY_KEYS: Final = " ".join((_SELECT, "WHERE i.tenant_id = $1 AND i.id = ANY ($2::bigint[]) ORDER BY i.id"))
+
+_SET_ADDRESS: Final = """
+UPDATE addresses SET role = $3, status = $4, retire_at = $5, retired_at = $6, updated_at = $7
+WHERE tenant_id = $1 AND id = $2
+"""
+_DROP_PENDING: Final = """
+DELETE FROM addresses WHERE tenant_id = $1 AND identity_id = $2 AND domain_id = $3 AND status = 'pending'
+"""
+_DELETE_PENDING: Final = """
+DELETE FROM addresses WHERE tenant_id = $1 AND id = $2 AND status = 'pending' RETURNING id
+"""
+# Identities first and skipping what others hold: the same order of locks as every other writer of addresses.
+_DUE: Final = """
+SELECT a.tenant_id, a.identity_id, a.public_id FROM addresses a
+JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
+WHERE a.status = 'retiring' AND a.retire_at <= $1
+ORDER BY a.retire_at LIMIT $2 FOR NO KEY UPDATE OF i SKIP LOCKED
+"""
+
+_PLATFORM_DOMAIN: Final = "SELECT id, public_id, name, status, enabled FROM domains WHERE kind = 'platform'"
+_DOMAIN: Final = """
+SELECT id, public_id, name, status, enabled FROM domains WHERE public_id = $1 AND tenant_id = $2
+"""
+_DOMAIN_STATUS: Final = "SELECT status FROM domains WHERE id = $1 AND tenant_id = $2"
+_IS_LOCAL: Final = "SELECT EXISTS (SELECT FROM domains WHERE name = $1 AND enabled)"
+_TAKEN: Final = """
+SELECT EXISTS (SELECT FROM addresses WHERE address = $1)
+  OR EXISTS (SELECT FROM people WHERE contact_email = $1)
+  OR EXISTS (SELECT FROM address_tombstones t WHERE t.address_hash = $2 AND NOT (
+       t.tenant_id = $3 AND t.identity_id = $4 AND EXISTS (
+         SELECT FROM identities i WHERE i.tenant_id = $3 AND i.id = $4 AND i.status IN ('active', 'paused'))))
+"""
+_BURY: Final = """
+INSERT INTO address_tombstones (address_hash, tenant_id, identity_id, reason, created_at)
+SELECT h, $2, $3, $4, $5 FROM unnest($1::bytea[]) AS h ON CONFLICT (address_hash) DO NOTHING
+"""
+_DELETE_ADDRESSES: Final = "DELETE FROM addresses WHERE tenant_id = $1 AND identity_id = $2"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRow:
+    """What is asked of a domain when an address is made on it."""
+
+    id: int
+    public_id: str
+    name: str
+    status: str
+    enabled: bool
+
+
+async def get(conn: Connection, scope: Scope, public_id: str, *, lock: bool = False) -> Identity | None:
+    """An identity in scope; with `lock` its row is held until the end of the transaction."""
+    statement = _GET_FOR_UPDATE if lock else _GET
+    row = await conn.fetchrow(statement, *_values(scope), public_id)
+    return None if row is None else (await _with_addresses(conn, [row]))[0]
+
+
+async def by_client_id(conn: Connection, tenant_id: int, client_id: str) -> tuple[Identity, str | None] | None:
+    """The identity that was made with this `client_id`, and the fingerprint of what asked for it."""
+    row = await conn.fetchrow(_BY_CLIENT_ID, tenant_id, client_id)
+    if row is None:
+        return None
+    return (await _with_addresses(conn, [row]))[0], row["client_fingerprint"]
+
+
+async def by_address(conn: Connection, scope: Scope, address: str) -> Identity | None:
+    """The identity in scope that an address belongs to, whatever the state of either."""
+    row = await conn.fetchrow(_BY_ADDRESS, *_values(scope), address)
+    return None if row is None else (await _with_addresses(conn, [row]))[0]
+
+
+async def by_key(conn: Connection, tenant_id: int, identity_id: int) -> Identity:
+    """An identity that is known to be there."""
+    rows = await conn.fetch(_BY_KEYS, tenant_id, [identity_id])
+    return (await _with_addresses(conn, rows))[0]
+
+
+async def system_identity(conn: Connection) -> Identity | None:
+    row = await conn.fetchrow(_SYSTEM)
+    return None if row is None else (await _with_addresses(conn, [row]))[0]
+
+
+async def page(
+    conn: Connection,
+    scope: Scope,
+    tenant_id: int,
+    *,
+    statuses: Iterable[IdentityStatus] | None,
+    purpose: str | None,
+    client_id: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None,
+) -> list[Identity]:
+    """Identities of a tenant that are in scope, newest first; the system identity never."""
+    wanted = None if statuses is None else [status.value for status in statuses]
+    created_at, public_id = after if after is not None else (None, None)
+    rows = await conn.fetch(_LIST, *_values(scope), tenant_id, wanted, purpose, client_id, created_at, public_id, limit)
+    return await _with_addresses(conn, rows)
+
+
+async def insert(
+    conn: Connection,
+    tenant_id: int,
+    public_id: str,
+    new: NewIdentity,
+    username: str,
+    fold: str,
+    fingerprint: str | None,
+    now: datetime,
+    *,
+    is_system: bool = False,
+) -> IdentityKey:
+    """A new row. Raises asyncpg.UniqueViolationError, whose `constraint_name` says what is taken."""
+    row_id: int = await conn.fetchval(
+        _INSERT,
+        *(tenant_id, public_id, new.kind, username, fold, new.display_name, new.purpose, new.client_id, fingerprint),
+        *(new.owner_name, new.owner_email, new.signature_text, new.signature_html),
+        *(dict(new.send_policy), dict(new.metadata), is_system, now),
+    )
+    return IdentityKey(row_id)
+
+
+async def insert_address(
+    conn: Connection,
+    tenant_id: int,
+    identity_id: int,
+    public_id: str,
+    local_part: str,
+    domain: DomainRow,
+    role: AddressRole,
+    status: AddressStatus,
+    now: datetime,
+) -> None:
+    """A new row. Raises asyncpg.UniqueViolationError when the address is taken."""
+    address = f"{local_part}@{domain.name}"
+    await conn.execute(
+        _INSERT_ADDRESS, tenant_id, public_id, address, local_part, domain.id, identity_id, role, status, now
+    )
+
+
+async def update(conn: Connection, identity: Identity, values: Sequence[Any], now: datetime) -> None:
+    """Set display name, purpose, owner name and e-mail, signatures, metadata; None leaves, `''` clears."""
+    await conn.execute(_UPDATE, identity.tenant_id, identity.id, *values, now)
+
+
+async def set_status(
+    conn: Connection,
+    tenant_id: int,
+    identity_id: int,
+    status: IdentityStatus,
+    reason: PauseReason | None,
+    now: datetime,
+) -> None:
+    await conn.execute(_SET_STATUS, tenant_id, identity_id, status, reason, now)
+
+
+async def pause_tenant(conn: Connection, tenant_id: int, now: datetime) -> list[Identity]:
+    """Pause every active identity because its tenant is suspended; those it touched."""
+    return await _by_keys(conn, tenant_id, await conn.fetch(_PAUSE_TENANT, tenant_id, now))
+
+
+async def resume_tenant(conn: Connection, tenant_id: int, now: datetime) -> list[Identity]:
+    """The reverse, for those that the suspension paused."""
+    return await _by_keys(conn, tenant_id, await conn.fetch(_RESUME_TENANT, tenant_id, now))
+
+
+async def set_address(
+    conn: Connection,
+    tenant_id: int,
+    address_id: int,
+    role: AddressRole,
+    status: AddressStatus,
+    retire_at: datetime | None,
+    retired_at: datetime | None,
+    now: datetime,
+) -> None:
+    await conn.execute(_SET_ADDRESS, tenant_id, address_id, role, status, retire_at, retired_at, now)
+
+
+async def drop_pending(conn: Connection, tenant_id: int, identity_id: int, domain_id: int) -> None:
+    """A newer request cancels the older that still waits (A11)."""
+    await conn.execute(_DROP_PENDING, tenant_id, identity_id, domain_id)
+
+
+async def delete_pending(conn: Connection, tenant_id: int, address_id: int) -> bool:
+    return await conn.fetchval(_DELETE_PENDING, tenant_id, address_id) is not None
+
+
+async def due_addresses(conn: Connection, now: datetime, limit: int) -> list[tuple[int, int, str]]:
+    """Tenant, identity and public id of retiring addresses whose time has come; their identities are locked."""
+    rows = await conn.fetch(_DUE, now, limit)
+    return [(row["tenant_id"], row["identity_id"], row["public_id"]) for row in rows]
+
+
+async def platform_domain(conn: Connection) -> DomainRow | None:
+    return _domain(await conn.fetchrow(_PLATFORM_DOMAIN))
+
+
+async def tenant_domain(conn: Connection, tenant_id: int, public_id: str) -> DomainRow | None:
+    """A domain of the tenant by its public id."""
+    return _domain(await conn.fetchrow(_DOMAIN, public_id, tenant_id))
+
+
+async def domain_status(conn: Connection, tenant_id: int, domain_id: int) -> str | None:
+    status: str | None = await conn.fetchval(_DOMAIN_STATUS, domain_id, tenant_id)
+    return status
+
+
+async def is_local_domain(conn: Connection, name: str) -> bool:
+    found: bool = await conn.fetchval(_IS_LOCAL, name)
+    return found
+
+
+async def is_taken(
+    conn: Connection, address: str, address_hash: bytes, tenant_id: int, identity_id: int | None
+) -> bool:
+    """Whether an address is somebody's, a person's contact (W45), or buried for all but `identity_id` (A5)."""
+    taken: bool = await conn.fetchval(_TAKEN, address, address_hash, tenant_id, identity_id)
+    return taken
+
+
+async def bury(
+    conn: Connection, tenant_id: int, identity_id: int, hashes: Sequence[bytes], reason: str, now: datetime
+) -> None:
+    """Tombstones for an identity's addresses, and the addresses gone (A5, A13). `reason`: `deleted`, `erased`."""
+    await conn.execute(_BURY, list(hashes), tenant_id, identity_id, reason, now)
+    await conn.execute(_DELETE_ADDRESSES, tenant_id, identity_id)
+
+
+async def _by_keys(conn: Connection, tenant_id: int, keys: list[asyncpg.Record]) -> list[Identity]:
+    rows = await conn.fetch(_BY_KEYS, tenant_id, [row["id"] for row in keys])
+    return await _with_addresses(conn, rows)
+
+
+async def _with_addresses(conn: Connection, rows: Sequence[asyncpg.Record]) -> list[Identity]:
+    addresses: dict[int, list[HostedAddress]] = {row["id"]: [] for row in rows}
+    by_tenant: dict[int, list[int]] = {}
+    for row in rows:
+        by_tenant.setdefault(row["tenant_id"], []).append(row["id"])
+    for tenant_id, identity_ids in by_tenant.items():
+        for row in await conn.fetch(_ADDRESSES, tenant_id, identity_ids):
+            addresses[row["identity_id"]].append(_address(row))
+    return [_identity(row, tuple(addresses[row["id"]])) for row in rows]
+
+
+def _values(scope: Scope) -> tuple[str, int | None, int | None]:
+    return scope.level, scope.tenant_id, scope.identity_id
+
+
+def _domain(row: asyncpg.Record | None) -> DomainRow | None:
+    return None if row is None else DomainRow(**dict(row))
+
+
+def _address(row: asyncpg.Record) -> HostedAddress:
+    return HostedAddress(
+        id=row["id"],
+        public_id=row["public_id"],
+        address=row["address"],
+        domain_id=row["domain_id"],
+        domain=row["domain"],
+        is_platform=row["is_platform"],
+        role=AddressRole(row["role"]),
+        status=AddressStatus(row["status"]),
+        retire_at=row["retire_at"],
+        retired_at=row["retired_at"],
+        created_at=row["created_at"],
+    )
+
+
+def _identity(row: asyncpg.Record, addresses: tuple[HostedAddress, ...]) -> Identity:
+    reason = row["pause_reason"]
+    return Identity(
+        id=IdentityKey(row["id"]),
+        public_id=row["public_id"],
+        tenant_id=row["tenant_id"],
+        tenant_public_id=row["tenant_public_id"],
+        kind=IdentityKind(row["kind"]),
+        username=row["username"],
+        display_name=row["display_name"],
+        purpose=row["purpose"],
+        client_id=row["client_id"],
+        owner_name=row["owner_name"],
+        owner_email=row["owner_email"],
+        signature_text=row["signature_text"],
+        signature_html=row["signature_html"],
+        status=IdentityStatus(row["status"]),
+        pause_reason=None if reason is None else PauseReason(reason),
+        send_policy=row["send_policy_json"],
+        metadata=row["metadata_json"],
+        is_system=row["is_system"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        addresses=addresses,
+    )

@@ -1,0 +1,141 @@
+"""Event envelopes and payloads (events-webhooks-errors.md §2–4), serialised once: these bytes are stored, signed and
+sent (B3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from postroom.mailbox.models import Mailpoint, NewMessage, Placed, RecipientKind
+
+API_VERSION: Final = "2026-10-01"
+DEFAULT_TEXT_BYTES: Final = 16_384
+"""`policy.webhook_text_bytes`: how much of `extracted_text` an event carries."""
+
+TRUST_FLAGS: Final = frozenset(
+    {
+        "hidden_text",
+        "display_name_spoof",
+        "lookalike_domain",
+        "reply_to_mismatch",
+        "thread_join_unverified",
+        "shared_domain_sender",
+    }
+)
+"""Facts that the interfaces show as `trust.flags`; the rest are message `flags`."""
+
+MESSAGE_RECEIVED: Final = "message.received"
+IDENTITY_CREATED: Final = "identity.created"
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def envelope(
+    *,
+    event_id: str,
+    kind: str,
+    occurred_at: datetime,
+    tenant_id: str | None,
+    identity_id: str | None,
+    sequence: int | None,
+    data: Mapping[str, Any],
+) -> bytes:
+    """The exact bytes of an event."""
+    return orjson.dumps(
+        {
+            "id": event_id,
+            "type": kind,
+            "api_version": API_VERSION,
+            "occurred_at": timestamp(occurred_at),
+            "tenant_id": tenant_id,
+            "identity_id": identity_id,
+            "sequence": sequence,
+            "data": data,
+        }
+    )
+
+
+def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
+    """`message.received` for a visible inbound message: thin, with at most `DEFAULT_TEXT_BYTES` of text (FR-WH-4)."""
+    content = message.content
+    text, truncated = cut_utf8(content.extracted_text, DEFAULT_TEXT_BYTES)
+    data = {
+        "message": _summary(message, placed),
+        "thread_id": placed.thread_id,
+        "trust": trust(content.verdict, content.kind, placed.facts),
+        "extracted_text": text,
+        "extracted_text_truncated": truncated,
+        "attachments": [
+            {"id": public_id, "filename": part.filename, "content_type": part.content_type, "size": part.size}
+            for public_id, part in zip(placed.attachment_ids, content.attachments, strict=True)
+        ],
+    }
+    payload = envelope(
+        event_id=placed.event_id,
+        kind=MESSAGE_RECEIVED,
+        occurred_at=placed.occurred_at,
+        tenant_id=placed.tenant_id,
+        identity_id=placed.identity_id,
+        sequence=placed.sequence,
+        data=data,
+    )
+    return MESSAGE_RECEIVED, payload
+
+
+def trust(verdict: str, kind: str, facts: tuple[str, ...]) -> dict[str, Any]:
+    """The Trust object of a message that nobody authenticated yet: every method says `none`, the verdict
+    `unverified`."""
+    return {
+        "verdict": verdict,
+        "spf": "none",
+        "dkim": "none",
+        "dmarc": "none",
+        "arc": "none",
+        "known_sender": False,
+        "quarantined": False,
+        "spam_score": None,
+        "automated": kind != "normal",
+        "flags": [fact for fact in facts if fact in TRUST_FLAGS],
+    }
+
+
+def cut_utf8(text: str, limit: int) -> tuple[str, bool]:
+    """`text` cut to at most `limit` bytes of UTF-8 at a character boundary, and whether it was cut."""
+    if len(text) * 4 <= limit:
+        return text, False
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return text, False
+    return encoded[:limit].decode(errors="ignore"), True
+
+
+def _summary(message: NewMessage, placed: Placed) -> dict[str, Any]:
+    content = message.content
+    return {
+        "id": placed.message_id,
+        "thread_id": placed.thread_id,
+        "direction": message.direction.value,
+        "status": "received",
+        "from": _point(content.sender) if content.sender else None,
+        "to": [_point(p) for kind, p in content.recipients if kind is RecipientKind.TO],
+        "cc": [_point(p) for kind, p in content.recipients if kind is RecipientKind.CC],
+        "delivered_to": message.delivered_to,
+        "is_primary_recipient": message.is_primary_recipient,
+        "subject": content.subject,
+        "sent_at": timestamp(content.sent_at),
+        "received_at": timestamp(message.received_at),
+        "kind": content.kind,
+        "labels": [flag for flag in message.flags if not flag.startswith("$")],
+        "in_reply_to": content.in_reply_to,
+        "flags": [fact for fact in placed.facts if fact not in TRUST_FLAGS],
+    }
+
+
+def _point(point: Mailpoint) -> dict[str, str]:
+    return {"address": point.address, "name": point.name}

@@ -1,0 +1,145 @@
+"""What is worth knowing of a message, as a pure function of its bytes (inbound.md §10, §13; edge rows B2–B5, B13)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from postroom.mail import body, imap_data, mime
+from postroom.mail.address import Address
+from postroom.mail.subject import clean_subject, normalise_subject
+from postroom.mail.tree import pack_tree
+from postroom.mailbox.folding import fold
+from postroom.mailbox.models import Content, Mailpoint, PartInfo, RecipientKind
+
+MAX_NAME: Final = 256
+MAX_SUBJECT: Final = 998
+MAX_RECIPIENTS: Final = 200
+"""Addresses kept of each of To and Cc; of Reply-To ten."""
+MAX_REPLY_TO: Final = 10
+MAX_ATTACHMENTS: Final = 500
+EXTRACTED_LIMIT: Final = 256 * 1024
+MAX_ADDRESS: Final = 320
+
+_OLDEST: Final = timedelta(days=3652)
+_NEWEST: Final = timedelta(days=1)
+
+
+def describe(prefix: bytes, original: bytes, received_at: datetime, *, headers_only: bool = False) -> Content:
+    """Describe the message `prefix + original`, where `prefix` holds our own trace lines.
+
+    Never raises on the content of a message. `headers_only` leaves out what needs the body's structure: for mail that
+    could not be parsed in time (B2).
+    """
+    full = prefix + original
+    message = mime.parse(full, max_depth=1, max_parts=1) if headers_only else mime.parse(full)
+    facts: list[str] = []
+    degraded = message.degraded or headers_only
+
+    raw_sha256 = hashlib.sha256(original)
+    rfc_message_id = message.message_id
+    if rfc_message_id is None:
+        rfc_message_id = f"{raw_sha256.hexdigest()}@synthetic.invalid"
+        facts.append("message_id_synthetic")
+
+    senders = message.from_
+    if len(senders) != 1:
+        degraded = True
+    recipients, cut = _recipients(message)
+    degraded |= cut
+    in_reply_to = message.in_reply_to
+    raw_subject = message.subject
+    subject = clean_subject(raw_subject or "")[:MAX_SUBJECT]
+
+    text, extracted, truncated = "", "", False
+    attachments: tuple[PartInfo, ...] = ()
+    if not headers_only:
+        found = body.text_body(full, message)
+        text, truncated = found.text, found.truncated
+        degraded |= not found.clean
+        extracted, _ = _cut(text, EXTRACTED_LIMIT)
+        attachments = tuple(_part_info(a) for a in body.attachments(message, full)[:MAX_ATTACHMENTS])
+    if truncated:
+        facts.append("body_truncated")
+    if degraded:
+        facts.append("parse_degraded")
+    return Content(
+        rfc_message_id=rfc_message_id,
+        in_reply_to=in_reply_to[0] if in_reply_to else None,
+        reference_ids=tuple(message.references),
+        raw_sha256=raw_sha256.digest(),
+        body_sha256=hashlib.sha256(memoryview(full)[message.root.body_start :]).digest(),
+        raw_size=len(full),
+        prefix_len=len(prefix),
+        sender=_point(senders[0]) if senders else None,
+        recipients=recipients,
+        subject=subject,
+        thread_subject=normalise_subject(raw_subject),
+        subject_fold=fold(subject),
+        snippet=body.snippet(extracted),
+        text=text,
+        html=None,
+        extracted_text=extracted,
+        sent_at=_sent_at(message.date, received_at),
+        kind="normal",
+        verdict="unverified",
+        facts=tuple(facts),
+        parser_version=mime.PARSER_VERSION,
+        envelope=imap_data.envelope(message),
+        body_structure=imap_data.bodystructure(message.root),
+        part_tree=pack_tree(message.root),
+        attachments=attachments,
+    )
+
+
+def _recipients(message: mime.Message) -> tuple[tuple[tuple[RecipientKind, Mailpoint], ...], bool]:
+    kept: list[tuple[RecipientKind, Mailpoint]] = []
+    cut = False
+    for kind, found, limit in (
+        (RecipientKind.TO, message.to, MAX_RECIPIENTS),
+        (RecipientKind.CC, message.cc, MAX_RECIPIENTS),
+        (RecipientKind.REPLY_TO, message.reply_to, MAX_REPLY_TO),
+    ):
+        cut |= len(found) > limit
+        kept += ((kind, _point(address)) for address in found[:limit])
+    return tuple(kept), cut
+
+
+def _point(address: Address) -> Mailpoint:
+    return Mailpoint(_clean(address.address.lower())[:MAX_ADDRESS], _clean(address.name)[:MAX_NAME])
+
+
+def _clean(text: str) -> str:
+    """Without control characters; everything printable passes untouched and fast."""
+    return text if text.isprintable() else "".join(_printable(text))
+
+
+def _printable(text: str) -> Iterable[str]:
+    return (char for char in text if char.isprintable())
+
+
+def _sent_at(date: datetime | None, received_at: datetime) -> datetime:
+    """The Date field, if it can be true (inbound.md §10); else when we received it."""
+    if date is None or not received_at - _OLDEST <= date <= received_at + _NEWEST:
+        return received_at
+    return date
+
+
+def _part_info(found: body.AttachmentInfo) -> PartInfo:
+    return PartInfo(
+        part_path=".".join(map(str, found.path)),
+        filename=found.filename,
+        content_type=found.content_type,
+        size=found.size,
+        disposition=found.disposition if found.disposition in ("attachment", "inline") else None,
+        content_id=_clean(found.content_id) if found.content_id else None,
+    )
+
+
+def _cut(text: str, limit: int) -> tuple[str, bool]:
+    if len(text) * 4 <= limit:
+        return text, False
+    encoded = text.encode(errors="replace")
+    return (text, False) if len(encoded) <= limit else (encoded[:limit].decode(errors="ignore"), True)

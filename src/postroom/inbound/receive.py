@@ -1,0 +1,158 @@
+"""From the final dot to `250` (mail-server.md A8): describe, address a copy to each mailbox, store them together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+from postroom.base import log as base_log
+from postroom.base.clock import Clock
+from postroom.base.ids import IdGenerator
+from postroom.events.catalogue import message_received
+from postroom.inbound.parsing import Parser
+from postroom.mailbox.ingest import Delivery, Failure, Ingest, IngestError
+from postroom.mailbox.models import (
+    Content,
+    Direction,
+    MailboxRef,
+    NewMessage,
+    RecipientKind,
+    Refusal,
+    Refused,
+    Source,
+)
+from postroom.smtp import replies
+from postroom.smtp.envelope import Envelope
+from postroom.smtp.replies import Reply
+from postroom.smtp.trace import trace_header, transmission_type
+
+log = base_log.get("inbound")
+
+MAX_PRIMARY_LOOKUPS: Final = 50
+
+DISK_FULL: Final = Reply(452, "4.3.1", "Insufficient system storage")
+MAILBOX_FULL: Final = Reply(452, "4.2.2", "Mailbox full")
+
+
+class Target(Protocol):
+    """A recipient as the directory resolved it: the mailbox, and the address without its tag."""
+
+    @property
+    def tenant_id(self) -> int: ...
+    @property
+    def mailbox_id(self) -> int: ...
+    @property
+    def tenant_public_id(self) -> str: ...
+    @property
+    def identity_public_id(self) -> str: ...
+    @property
+    def base(self) -> str: ...
+
+
+LocalMailbox = Callable[[str], Awaitable[Target | None]]
+"""Whose mailbox a header address is, if it is one of ours; None otherwise. Never raises."""
+
+
+class Receiver:
+    """Takes complete messages from the listeners."""
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        parser: Parser,
+        clock: Clock,
+        ids: IdGenerator,
+        *,
+        hostname: str,
+        version: str,
+        local_mailbox: LocalMailbox,
+    ) -> None:
+        self._ingest = ingest
+        self._parser = parser
+        self._clock = clock
+        self._ids = ids
+        self._hostname = hostname
+        self._version = version
+        self._local_mailbox = local_mailbox
+
+    async def receive(self, envelope: Envelope[Target], raw: bytes) -> Reply:
+        """Store the message for all its recipients or for none; the reply is given after the commit."""
+        targets = list({(t.tenant_id, t.mailbox_id): t for _, t in reversed(envelope.recipients)}.values())
+        received_at = self._clock.now()
+        prefix = trace_header(
+            return_path=envelope.mail_from,
+            helo=envelope.helo,
+            peer_ip=envelope.peer_ip,
+            peer_name=envelope.peer_name,
+            hostname=self._hostname,
+            version=self._version,
+            transmission=transmission_type(esmtp=envelope.esmtp, tls=envelope.tls, smtputf8=envelope.smtputf8),
+            connection_id=envelope.connection_id,
+            recipient=targets[0].base if len(envelope.recipients) == 1 else None,
+            received_at=received_at,
+        )
+        content = await self._parser.describe(prefix, raw, received_at)
+        primaries = await self._primaries(content, targets)
+        copies = tuple(self._copy(content, target, received_at, primaries) for target in targets)
+        try:
+            outcome = await self._ingest.deliver(Delivery((prefix, raw), copies))
+        except IngestError as error:
+            log.warning("message_not_stored", connection_id=envelope.connection_id, reason=error.failure.value)
+            return DISK_FULL if error.failure is Failure.STORAGE_FULL else replies.LOCAL_ERROR
+        if isinstance(outcome, Refused):
+            log.info("message_refused", connection_id=envelope.connection_id, reason=outcome.reason.value)
+            return MAILBOX_FULL if outcome.reason is Refusal.MAILBOX_FULL else replies.LOCAL_ERROR
+        assert isinstance(outcome, tuple)
+        log.info(
+            "message_stored",
+            connection_id=envelope.connection_id,
+            message_id=outcome[0].message_id,
+            copies=len(outcome),
+            duplicate=outcome[0].duplicate,
+            size=len(raw),
+        )
+        return replies.queued(outcome[0].message_id)
+
+    def _copy(
+        self, content: Content, target: Target, received_at: datetime, primaries: dict[int, int | None]
+    ) -> NewMessage:
+        now = received_at
+        message_id = self._ids.new("msg")
+        visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
+        primary = primaries[target.tenant_id]
+        return NewMessage(
+            id=message_id,
+            mailbox=MailboxRef(target.tenant_id, target.mailbox_id),
+            source=Source.MX,
+            direction=Direction.INBOUND,
+            blob_key=raw_key(target.tenant_public_id, target.identity_public_id, message_id),
+            content=content,
+            thread_id=self._ids.new("thr"),
+            event_id=self._ids.new("evt"),
+            attachment_ids=tuple(self._ids.new("att") for _ in content.attachments),
+            received_at=now,
+            internal_date=now.replace(microsecond=0),
+            delivered_to=target.base,
+            is_bcc=target.base not in visible,
+            is_primary_recipient=primary is None or primary == target.mailbox_id,
+            announce=message_received,
+        )
+
+    async def _primaries(self, content: Content, targets: Sequence[Target]) -> dict[int, int | None]:
+        """For each tenant, the mailbox of the first header recipient that is one of its own (A9); None without one."""
+        wanted: dict[int, int | None] = {target.tenant_id: None for target in targets}
+        known = {target.base: target for target in targets}
+        header = [p.address for kind, p in content.recipients if kind is not RecipientKind.REPLY_TO]
+        for address in header[:MAX_PRIMARY_LOOKUPS]:
+            target = known.get(address) or await self._local_mailbox(address)
+            if target is not None and target.tenant_id in wanted and wanted[target.tenant_id] is None:
+                wanted[target.tenant_id] = target.mailbox_id
+                if None not in wanted.values():
+                    break
+        return wanted
+
+
+def raw_key(tenant_public_id: str, identity_public_id: str, message_id: str) -> str:
+    """The blob key of a message's raw bytes (data-model.md §15)."""
+    return f"t/{tenant_public_id}/i/{identity_public_id}/m/{message_id}/raw.eml"

@@ -1,0 +1,6 @@
+"""RFC 5322 and MIME: reading mail as a pure function of its bytes.
+
+`mime.parse` scans a message once into a tree of byte offsets; everything else works on that tree and the raw bytes:
+`header`, `address`, `date`, `ids` and `subject` read fields, `transfer` and `charset` decode content, `body` chooses
+and derives text, `imap_data` renders what IMAP serves. Nothing here raises on the content of a message.
+"""

@@ -1,0 +1,338 @@
+"""Addresses (RFC 5322 §3.4, obsolete forms of §4.4; RFC 6532): tolerant lists, and one strict mailbox.
+
+The tolerant reader never raises and takes linear time. It works on text in which every byte is one character
+(latin-1), so that IMAP can serve names as they were written; `Address` holds decoded text.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.mail import charset
+from postroom.mail.header import decode_words, unfold
+
+MAX_ADDRESSES: Final = 10_000
+MAX_LOCAL_BYTES: Final = 64  # RFC 5321 §4.5.3.1.1
+MAX_DOMAIN_BYTES: Final = 255  # RFC 5321 §4.5.3.1.2
+
+_DOT_ATOM: Final = re.compile(r"[\w!#$%&'*+/=?^`{|}~-]++(?:\.[\w!#$%&'*+/=?^`{|}~-]++)*+")
+_LABELS: Final = re.compile(r"[^\W_](?:[\w-]*[^\W_])?(?:\.[^\W_](?:[\w-]*[^\W_])?)*")
+_DOMAIN_LITERAL: Final = re.compile(r"\[(?:IPv6:[0-9A-Fa-f:.]{2,45}|[0-9.]{7,15})\]")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_QUOTED: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_SPACES: Final = re.compile(r"\s+")
+
+
+class AddressError(ValueError):
+    """The text is not one mailbox of RFC 5322 §3.4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A mailbox: decoded display name (may be empty), local part without quoting, domain as written."""
+
+    name: str
+    local: str
+    domain: str
+
+    @property
+    def address(self) -> str:
+        """The addr-spec; the local part is quoted where RFC 5322 §3.4.1 needs it."""
+        local = self.local
+        if _DOT_ATOM.fullmatch(local) is None:
+            escaped = local.replace("\\", "\\\\").replace('"', '\\"')
+            local = f'"{escaped}"'
+        return f"{local}@{self.domain}"
+
+
+@dataclass(frozen=True, slots=True)
+class RawMailbox:
+    """A mailbox or a group edge as IMAP's ENVELOPE lists it (RFC 3501 §7.4.2), every byte one character.
+
+    `domain` None marks a group edge: the start with the group's name in `local`, the end with `local` None.
+    """
+
+    name: str | None
+    route: str | None
+    local: str | None
+    domain: str | None
+
+
+# One ordinary mailbox up to the next comma: `word word <local@domain>`, `"any" <local@domain>` or `local@domain`.
+_ATOM_RAW: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\xff-]"
+_SIMPLE: Final = re.compile(
+    rf"[ \t]*+(?:(?:\"([^\"\\]*+)\"|({_ATOM_RAW}++(?:[ \t.]++{_ATOM_RAW}++)*+\.?))?[ \t]*+"
+    rf"<({_ATOM_RAW}++(?:\.{_ATOM_RAW}++)*+)@([A-Za-z0-9.\x80-\xff-]++)>"
+    rf"|({_ATOM_RAW}++(?:\.{_ATOM_RAW}++)*+)@([A-Za-z0-9.\x80-\xff-]++))[ \t]*+(?:,|\Z)"
+)
+
+
+def parse_raw_list(value: bytes) -> list[RawMailbox]:
+    """Mailboxes and group edges of an address field's raw value, at most 10,000, undecoded."""
+    text = unfold(value).decode("latin-1")
+    found: list[RawMailbox] = []
+    at, end = 0, len(text)
+    match = _SIMPLE.match
+    while at < end:
+        simple = match(text, at)
+        if simple is None:
+            found.extend(_Reader(text, at).read(MAX_ADDRESSES - len(found)))
+            break
+        quoted, phrase, local, domain, bare_local, bare_domain = simple.groups()
+        if bare_local is not None:
+            found.append(RawMailbox(None, None, bare_local, bare_domain))
+        else:
+            found.append(RawMailbox(quoted or phrase or None, None, local, domain))
+        at = simple.end()
+        if len(found) >= MAX_ADDRESSES:
+            break
+    return found
+
+
+def parse_addresses(value: bytes | str) -> list[Address]:
+    """Complete mailboxes of an address list, group members included; what has no `@` is left out."""
+    raw = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    return [
+        Address(_display(box.name), _plain(box.local), _plain(box.domain))
+        for box in parse_raw_list(raw)
+        if box.local and box.domain
+    ]
+
+
+def _display(name: str | None) -> str:
+    if not name:
+        return ""
+    text = decode_words(name if name.isascii() else _plain(name))
+    return " ".join(text.split())
+
+
+def _plain(text: str) -> str:
+    return text if text.isascii() else charset.decode_raw_text(text.encode("latin-1"))
+
+
+_TOKEN: Final = re.compile(
+    r"""([ \t\r\n\x00]++)|([^\s\x00()<>@,;:\\"\[\].]++)|([.@,;:<>])|"((?:[^"\\]++|\\.)*+)"|(\[[^\[\]\\]*+\])|(.)""",
+    re.DOTALL,
+)
+_TOKEN_WITHOUT_QUOTES: Final = re.compile(
+    r"""([ \t\r\n\x00]++)|([^\s\x00()<>@,;:\\"\[\].]++)|([.@,;:<>])|((?!))|(\[[^\[\]\\]*+\])|(.)""", re.DOTALL
+)
+_PARENS: Final = re.compile(r"[()]|\\.", re.DOTALL)
+
+
+class _Reader:
+    """Reads what the simple pattern does not: groups, comments, routes, quoted local parts, missing brackets."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self.text = text
+        self.at = at
+        self.comments_closed = True
+        self.in_group = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.words: list[str] = []  # phrase, or an address without brackets; a lone space stands for white space
+        self.inside: list[str] | None = None  # words since `<`
+        self.address: list[str] | None = None  # words that stood between `<` and `>`
+        self.comment = ""
+
+    def read(self, limit: int) -> Iterator[RawMailbox]:
+        count = 0
+        for kind, value in self._tokens():
+            made: RawMailbox | None = None
+            if kind == "word":
+                (self.words if self.inside is None else self.inside).append(value)
+            elif value == "<":
+                if self.inside is None and self.address is None:
+                    self.inside = []
+            elif value == ">":
+                if self.inside is not None:
+                    self.address, self.inside = self.inside, None
+            elif value == ":" and self.inside is None and self.address is None and not self.in_group:
+                made = RawMailbox(None, None, _phrase(self.words) or "", None)
+                self.in_group = True
+                self._reset()
+            elif value in (",", ";") and not (value == "," and self._in_route()):
+                made = self._finish()
+                if made is not None:
+                    yield made
+                    count += 1
+                made = None
+                if value == ";" and self.in_group:
+                    self.in_group = False
+                    made = RawMailbox(None, None, None, None)
+            else:
+                (self.words if self.inside is None else self.inside).append(value)
+            if made is not None:
+                yield made
+                count += 1
+            if count >= limit - 2:
+                break
+        made = self._finish()
+        if made is not None:
+            yield made
+        if self.in_group:
+            yield RawMailbox(None, None, None, None)
+
+    def _in_route(self) -> bool:
+        """Whether a comma separates the domains of a source route, `<@one,@two:local@domain>` (RFC 5322 §4.4)."""
+        return bool(self.inside) and self.inside is not None and self.inside[0] == "@"
+
+    def _tokens(self) -> Iterator[tuple[str, str]]:
+        text, end = self.text, len(self.text)
+        match = _TOKEN.match
+        while self.at < end:
+            found = match(text, self.at)
+            if found is None:  # pragma: no cover - the last alternative takes any character
+                return
+            self.at = found.end()
+            space, atom, special, quoted, literal, other = found.groups()
+            if atom is not None or literal is not None:
+                yield "word", atom or literal
+            elif special is not None:
+                yield "special" if special not in ".@" else "word", special
+            elif space is not None:
+                yield "word", " "
+            elif quoted is not None:
+                yield "word", '"' + quoted
+            elif other == "(":
+                self._skip_comment()
+            elif other == '"':
+                # A quote that never closes: read on as if it were not there, and never look for its end again,
+                # which would cost quadratic time.
+                match = _TOKEN_WITHOUT_QUOTES.match
+            elif other not in ")[]\\":
+                yield "word", other
+
+    def _skip_comment(self) -> None:
+        if not self.comments_closed:
+            return
+        depth, start = 1, self.at
+        for found in _PARENS.finditer(self.text, self.at):
+            if found[0] == "(":
+                depth += 1
+            elif found[0] == ")":
+                depth -= 1
+                if depth == 0:
+                    self.comment = self.comment or self.text[start : found.start()].strip()
+                    self.at = found.end()
+                    return
+        self.comments_closed = False  # as for quotes
+
+    def _finish(self) -> RawMailbox | None:
+        words, address, comment = self.words, self.address, self.comment
+        if address is None and self.inside is not None:
+            address = self.inside  # `>` is missing
+        self._reset()
+        if address is not None:
+            route, spec = _split_route(address)
+            local, domain = _addr_spec(spec)
+            name = _phrase(words) or _unescape(comment)
+            if not (local or domain or name):
+                return None
+            return RawMailbox(name or None, route, local, domain)
+        if not any(word != " " for word in words):
+            return None
+        if "@" not in words:
+            # No address at all: a bare user name of this system, or only a name.
+            plain = _phrase(words)
+            if " " in plain:
+                return RawMailbox(plain, None, "", "")
+            return RawMailbox(_unescape(comment) or None, None, plain, "")
+        name, spec = _split_bare(words)
+        local, domain = _addr_spec(spec)
+        return RawMailbox(name or _unescape(comment) or None, None, local, domain)
+
+
+def _split_bare(words: list[str]) -> tuple[str, list[str]]:
+    """Part `Name of someone local@domain` (brackets missing) into its name and its address."""
+    at = len(words) - 1 - words[::-1].index("@")
+    start = at
+    while start > 0 and words[start - 1] == " ":
+        start -= 1
+    while start > 0 and words[start - 1] != " ":
+        start -= 1
+    return _phrase(words[:start]), words[start:]
+
+
+def _split_route(words: list[str]) -> tuple[str | None, list[str]]:
+    """Part the source route from an angle address (RFC 5322 §4.4 obs-route)."""
+    bare = [word for word in words if word != " "]
+    if bare and bare[0] == "@" and ":" in bare:
+        colon = bare.index(":")
+        return "".join(bare[:colon]), bare[colon + 1 :]
+    return None, bare
+
+
+def _addr_spec(words: list[str]) -> tuple[str, str]:
+    bare = [word for word in words if word != " "]
+    if "@" not in bare:
+        return "".join(_unquote(word) for word in bare), ""
+    at = len(bare) - 1 - bare[::-1].index("@")
+    local = "".join(_unquote(word) for word in bare[:at])
+    return local, "".join(_unquote(word) for word in bare[at + 1 :])
+
+
+def _phrase(words: list[str]) -> str:
+    text = "".join(_unquote(word) for word in words)
+    return _SPACES.sub(" ", text).strip()
+
+
+def _unquote(word: str) -> str:
+    return _unescape(word[1:]) if word.startswith('"') else word
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text) if "\\" in text else text
+
+
+def parse_mailbox(text: str) -> Address:
+    """One mailbox, strictly: `local@domain`, `Name <local@domain>` or `"Name" <local@domain>`.
+
+    Dots of the local part must stand between atoms; the domain is host labels (RFC 1123 §2.1, U-labels allowed) or an
+    address literal; sizes are those of RFC 5321 §4.5.3.1. Raises AddressError for anything else: comments, groups,
+    routes, lists, control characters.
+    """
+    stripped = text.strip(" ")
+    if not stripped or not stripped.isprintable():
+        raise AddressError("not a mailbox")
+    name = ""
+    spec = stripped
+    if stripped.endswith(">"):
+        phrase, opened, rest = stripped[:-1].rpartition("<")
+        if not opened:
+            raise AddressError("unbalanced angle bracket")
+        name, spec = _strict_name(phrase.strip(" ")), rest
+    return Address(name, *_strict_spec(spec))
+
+
+def _strict_name(phrase: str) -> str:
+    quoted = _QUOTED.fullmatch(phrase)
+    if quoted:
+        return _unescape(quoted[1])
+    if any(special in phrase for special in '()<>[]:;@\\,"'):
+        raise AddressError("display name needs quoting")
+    return " ".join(decode_words(phrase).split())
+
+
+def _strict_spec(spec: str) -> tuple[str, str]:
+    local, at, domain = spec.rpartition("@")
+    if not at:
+        raise AddressError("no domain")
+    quoted = _QUOTED.fullmatch(local)
+    if quoted:
+        plain = _unescape(quoted[1])
+    elif _DOT_ATOM.fullmatch(local):
+        plain = local
+    else:
+        raise AddressError("malformed local part")
+    if not plain or len(plain.encode("utf-8", "replace")) > MAX_LOCAL_BYTES:
+        raise AddressError("local part empty or over 64 bytes")
+    if len(domain.encode("utf-8", "replace")) > MAX_DOMAIN_BYTES:
+        raise AddressError("domain over 255 bytes")
+    if _DOMAIN_LITERAL.fullmatch(domain):
+        return plain, domain
+    if _LABELS.fullmatch(domain) is None or any(len(label) > 63 for label in domain.split(".")):
+        raise AddressError("malformed domain")
+    return plain, domain

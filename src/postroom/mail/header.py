@@ -1,0 +1,147 @@
+"""Header fields (RFC 5322 §2.2, §3.6.8): field list, unfolding, encoded words (RFC 2047), raw 8-bit (RFC 6532).
+
+Nothing here raises on malformed input; what cannot be decoded comes back as written.
+"""
+
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from postroom.mail import charset
+
+# A field; its value runs over folded lines (RFC 5322 §2.2.3). A line that starts with `--` is a boundary, never a
+# field, though `:` may occur in a boundary (RFC 2046 §5.1.1).
+FIELD: Final = re.compile(rb"(?m)^(?!--)([!-9;-~]++)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)(?:\n|\Z)")
+
+_FOLD: Final = re.compile(rb"\r*\n")
+_ENCODED_WORD: Final = re.compile(r"=\?([^?\s]*+)\?([bBqQ])\?([^?]*+)\?=")
+_Q_HEX: Final = re.compile(rb"=([0-9A-Fa-f]{2})")
+_CONTROLS: Final = re.compile(r"[\x01-\x08\x0a-\x1f\x7f]+")
+_NOT_BASE64: Final = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
+
+
+def unfold(value: bytes) -> bytes:
+    """Remove the line breaks of folding, keep the white space after them (RFC 5322 §2.2.3), trim the ends."""
+    if b"\n" in value:
+        value = _FOLD.sub(b"", value)
+    return value.strip(b" \t\r\n\x00")
+
+
+def decode_value(value: bytes) -> str:
+    """Unfolded, decoded text of an unstructured field value; without NUL, other control characters made spaces."""
+    value = unfold(value)
+    try:
+        text = value.decode("ascii")
+    except UnicodeDecodeError:
+        text = charset.decode_raw_text(value)
+    return decode_words(text)
+
+
+def decode_words(text: str) -> str:
+    """Replace the encoded words of `text` (RFC 2047 §6.2); white space between adjacent words disappears.
+
+    Adjacent words of one charset are joined before decoding, because many senders split characters between words.
+    """
+    if "=?" in text:
+        text = "".join(_pieces(text))
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    if not text.isprintable():
+        text = _CONTROLS.sub(" ", text)
+    return text
+
+
+def _pieces(text: str) -> Iterator[str]:
+    at = 0
+    pending = bytearray()
+    pending_label = ""
+    for match in _ENCODED_WORD.finditer(text):
+        label, encoding, payload = match.groups()
+        label = label.partition("*")[0].lower()  # RFC 2231 §5: a language may follow
+        gap = text[at : match.start()]
+        if pending_label and (label != pending_label or (gap and not gap.isspace())):
+            yield charset.decode(bytes(pending), pending_label)[0]
+            pending.clear()
+        if gap and not (pending_label and gap.isspace()):
+            yield gap
+        pending += _word_bytes(encoding, payload)
+        pending_label = label or "us-ascii"
+        at = match.end()
+    if pending_label:
+        yield charset.decode(bytes(pending), pending_label)[0]
+    yield text[at:]
+
+
+def _word_bytes(encoding: str, payload: str) -> bytes:
+    data = payload.encode("utf-8", "replace")
+    if encoding in "qQ":
+        data = data.replace(b"_", b" ")
+        return _Q_HEX.sub(lambda m: bytes((int(m[1], 16),)), data) if b"=" in data else data
+    data = data.translate(None, _NOT_BASE64)
+    if len(data) % 4 == 1:
+        data = data[:-1]
+    return binascii.a2b_base64(data + b"=" * (-len(data) % 4))
+
+
+class Headers:
+    """The fields of one header block, in order; names compare without case (RFC 5322 §1.2.2)."""
+
+    __slots__ = ("_index", "fields")
+
+    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
+        """`fields`: pairs of name and raw value (all after the colon, folding included)."""
+        self.fields = fields
+        self._index: dict[bytes, list[bytes]] | None = None
+
+    @classmethod
+    def parse(cls, block: bytes) -> "Headers":
+        """Fields of a header block such as `raw[part.header_start:part.body_start]`; other lines are skipped."""
+        return cls(FIELD.findall(block))
+
+    def _values(self, name: str) -> list[bytes]:
+        index = self._index
+        if index is None:
+            index = {}
+            for key, value in self.fields:
+                key = key.lower()
+                if key in index:
+                    index[key].append(value)
+                else:
+                    index[key] = [value]
+            self._index = index
+        return index.get(name.lower().encode("utf-8", "replace"), [])
+
+    def get_raw(self, name: str) -> bytes | None:
+        """Value of the first field of that name as it stands in the message, folding included, or None."""
+        values = self._values(name)
+        return values[0] if values else None
+
+    def get_all_raw(self, name: str) -> list[bytes]:
+        """Raw values of every field of that name, in order."""
+        return list(self._values(name))
+
+    def get(self, name: str) -> str | None:
+        """Decoded, unfolded text of the first field of that name, or None."""
+        values = self._values(name)
+        return decode_value(values[0]) if values else None
+
+    def get_all(self, name: str) -> list[str]:
+        """Decoded, unfolded text of every field of that name, in order."""
+        return [decode_value(value) for value in self._values(name)]
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._values(name))
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Pairs of name as written and decoded value."""
+        for name, value in self.fields:
+            yield name.decode("ascii", "replace"), decode_value(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Headers) and self.fields == other.fields
+
+    __hash__ = None  # type: ignore[assignment]  # mutable list inside

@@ -1,0 +1,109 @@
+"""Content-Transfer-Encoding (RFC 2045 §6): encoded bytes to content, tolerant of what real mail does wrong."""
+
+import binascii
+import re
+from typing import Final
+
+from postroom.mail.mime import Part
+
+_BASE64_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+_NOT_BASE64: Final = bytes(set(range(256)) - set(_BASE64_ALPHABET))
+_PADDED_END: Final = re.compile(rb"={0,2}\s*\Z")
+_TRAILING_BLANKS: Final = re.compile(rb"(?<![ \t])[ \t]++(?=\r?\n|\Z)")
+_BLANKS_BEFORE_BREAK: Final = (b" \r\n", b" \n", b"\t\r\n", b"\t\n")
+_LONE_SOFT_CR: Final = re.compile(rb"=\r(?!\n)")
+_UU_BEGIN: Final = re.compile(rb"(?m)^begin [0-7]{3,4} [^\n]*\n")
+
+IDENTITY_ENCODINGS: Final = frozenset({"", "7bit", "8bit", "binary"})
+
+
+def decode_base64(data: bytes) -> bytes:
+    """RFC 2045 §6.8; characters outside the alphabet are skipped, missing padding is supplied, and padded blocks that
+    were strung together are all decoded."""
+    try:
+        pad = data.find(b"=")
+        if pad < 0 or _PADDED_END.match(data, pad):
+            return binascii.a2b_base64(data)
+    except binascii.Error:
+        pass
+    blocks: list[bytes] = []
+    for block in data.translate(None, _NOT_BASE64).split(b"="):
+        spare = len(block) % 4
+        if spare == 1:
+            block = block[:-1]  # six bits make no byte
+        if block:
+            blocks.append(binascii.a2b_base64(block + b"=" * (-len(block) % 4)))
+    return b"".join(blocks)
+
+
+def decode_quoted_printable(data: bytes) -> bytes:
+    """RFC 2045 §6.7; blanks at line ends are transport padding, malformed `=` sequences stay as written."""
+    if any(blank in data for blank in _BLANKS_BEFORE_BREAK):
+        data = _TRAILING_BLANKS.sub(b"", data)
+    if b"=\r" in data:
+        data = _LONE_SOFT_CR.sub(b"=\r\n", data)  # else everything up to the next line feed would be lost
+    return binascii.a2b_qp(data)
+
+
+def decode_uuencode(data: bytes) -> bytes:
+    """The `x-uuencode` of old mail; from its `begin` line (or the start) to `end`, malformed lines are skipped."""
+    begin = _UU_BEGIN.search(data)
+    out: list[bytes] = []
+    for line in data[begin.end() if begin else 0 :].split(b"\n"):
+        line = line.rstrip(b"\r")
+        if line == b"end":
+            break
+        if not line:
+            continue
+        try:
+            out.append(binascii.a2b_uu(line))
+        except binascii.Error:
+            # Encoders that miscount padding: the first byte says how much of the line is meant.
+            size = (((line[0] - 32) & 63) * 4 + 5) // 3
+            try:
+                out.append(binascii.a2b_uu(line[:size]))
+            except binascii.Error:
+                continue
+    return b"".join(out)
+
+
+_DECODERS: Final = {
+    "base64": decode_base64,
+    "quoted-printable": decode_quoted_printable,
+    "x-uuencode": decode_uuencode,
+    "uuencode": decode_uuencode,
+    "x-uue": decode_uuencode,
+}
+
+
+def decode(data: bytes, encoding: str) -> bytes:
+    """`data` decoded by the lower-case Content-Transfer-Encoding; an unknown one counts as binary. Never raises."""
+    decoder = _DECODERS.get(encoding)
+    return data if decoder is None else decoder(data)
+
+
+def decoded(raw: bytes, part: Part, limit: int | None = None) -> bytes:
+    """Content of a leaf part, decoded; of multiparts and nested messages as it stands (RFC 2045 §6.4).
+
+    With `limit`, only the first `limit` encoded bytes are looked at.
+    """
+    end = part.body_end if limit is None else min(part.body_end, part.body_start + limit)
+    data = raw[part.body_start : end]
+    return data if part.children else decode(data, part.encoding)
+
+
+def decoded_size(raw: bytes, part: Part) -> int:
+    """Octets of `decoded(raw, part)` by counting, without decoding: exact for well-formed content."""
+    start, end = part.body_start, part.body_end
+    size = end - start
+    if part.children:
+        return size
+    if part.encoding == "base64":
+        tail = raw.find(b"=", start, end)
+        pads = 0 if tail < 0 else raw.count(b"=", tail, end)
+        blank = sum(raw.count(char, start, end) for char in (b"\n", b"\r", b" ", b"\t"))
+        return max(0, (size - blank - pads) * 3 // 4)
+    if part.encoding == "quoted-printable":
+        escapes = raw.count(b"=", start, end)
+        return max(0, size - 2 * escapes - raw.count(b"=\r\n", start, end))
+    return size

@@ -1,0 +1,527 @@
+"""The one batched writer of new messages (architecture §1.3, §1.5).
+
+`append` takes any number of messages, each with its copies for several mailboxes, and stores them with the same
+handful of statements: lock, read, decide here, write. Deciding is plain Python on what was read under the locks:
+duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota (E4), UIDs (D4), sequence numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+import orjson
+
+from postroom.db.pool import Connection
+from postroom.mailbox import append_sql as sql
+from postroom.mailbox.models import (
+    FLAG_DELETED,
+    FLAG_SEEN,
+    Appended,
+    Busy,
+    Direction,
+    FolderKey,
+    GroupOutcome,
+    MailboxRef,
+    Mailpoint,
+    NewMessage,
+    Placed,
+    RecipientKind,
+    Refusal,
+    Refused,
+    Source,
+)
+
+MAX_REFERENCE_LOOKUPS: Final = 50
+MAX_PARTICIPANTS: Final = 50
+MAX_UID: Final = 2**32 - 1
+
+Group = Sequence[NewMessage]
+"""One message for all its recipients: stored whole or not at all."""
+
+
+@dataclass(slots=True)
+class _Box:
+    row: asyncpg.Record
+    modseq: int
+    change_seq: int
+    event_seq: int
+    next_thread_seq: int
+    used_bytes: int
+    own: frozenset[str] = frozenset()
+    dirty: bool = False
+
+
+@dataclass(slots=True)
+class _Folder:
+    tenant_id: int
+    id: FolderKey
+    uid_validity: int
+    uid_next: int
+    message_count: int
+    unseen_count: int
+    deleted_count: int
+    total_bytes: int
+    modseq: int
+    dirty: bool = False
+
+
+@dataclass(slots=True)
+class _Thread:
+    seq: int
+    public_id: str
+    subject: str
+    first_at: datetime
+    last_at: datetime
+    last_inbound_at: datetime | None = None
+    last_outbound_at: datetime | None = None
+    message_count: int = 0
+    unread_count: int = 0
+    participants: list[dict[str, str]] = field(default_factory=list)
+    reply_from_address: str | None = None
+    archived: bool = False
+    dirty: bool = False
+
+
+@dataclass(slots=True)
+class _Known:
+    """A message that is stored, or was decided earlier in this batch."""
+
+    row_id: int | None
+    public_id: str
+    raw_sha256: bytes
+    body_sha256: bytes
+    source: str
+    subject: str
+    thread: _Thread
+
+
+class _Batch:
+    """What was read under the locks, and the rows to write."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.boxes: dict[int, _Box] = {}
+        self.folders: dict[tuple[int, int | None], _Folder] = {}
+        self.by_raw: dict[tuple[int, bytes], _Known] = {}
+        self.by_rfc_id: dict[tuple[int, str], list[_Known]] = {}
+        self.threads: dict[tuple[int, int], _Thread] = {}
+        self.conflicts: set[tuple[int, int]] = set()
+        self.new: list[tuple[object, ...]] = []
+        self.recipients: list[tuple[object, ...]] = []
+        self.attachments: list[tuple[object, ...]] = []
+        self.events: list[tuple[object, ...]] = []
+
+    # -- reading
+    # ------------------------------------------------------------------------------------------------------------
+
+    async def lock(self, conn: Connection, refs: Iterable[MailboxRef], *, wait: bool) -> None:
+        keys = sorted({(ref.mailbox_id, ref.tenant_id) for ref in refs})
+        rows = await conn.fetch(
+            sql.LOCK_WAITING if wait else sql.LOCK_SKIPPING, [tenant for _, tenant in keys], [box for box, _ in keys]
+        )
+        for row in rows:
+            self.boxes[row["id"]] = _Box(
+                row=row,
+                modseq=row["modseq"] + 1,
+                change_seq=row["change_seq"],
+                event_seq=row["event_seq"],
+                next_thread_seq=row["next_thread_seq"],
+                used_bytes=row["used_bytes"],
+            )
+
+    async def read_folders(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
+        keys = {(m.mailbox.tenant_id, m.mailbox.mailbox_id, m.folder) for m in messages}
+        tenants, boxes, folders = zip(*keys, strict=True)
+        for row in await conn.fetch(sql.FOLDERS, tenants, boxes, folders):
+            box = self.boxes[row["mailbox_id"]]
+            box.own = frozenset(row["own"] or ())
+            folder = self.folders.get((row["mailbox_id"], row["id"])) or _Folder(
+                tenant_id=box.row["tenant_id"],
+                id=FolderKey(row["id"]),
+                uid_validity=row["uid_validity"],
+                uid_next=row["uid_next"],
+                message_count=row["message_count"],
+                unseen_count=row["unseen_count"],
+                deleted_count=row["deleted_count"],
+                total_bytes=row["total_bytes"],
+                modseq=box.modseq,
+            )
+            self.folders[(row["mailbox_id"], row["id"])] = folder
+            if row["special_use"] == "inbox":
+                self.folders[(row["mailbox_id"], None)] = folder
+
+    async def look_up(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
+        raws = {
+            (m.mailbox.tenant_id, m.mailbox.mailbox_id, m.content.raw_sha256) for m in messages if m.source is Source.MX
+        }
+        ids = {
+            (m.mailbox.tenant_id, m.mailbox.mailbox_id, rfc_id)
+            for m in messages
+            for rfc_id in (m.content.rfc_message_id, *_candidates(m))
+        }
+        columns: list[Sequence[object]] = list(zip(*raws, strict=True)) if raws else [(), (), ()]
+        columns += zip(*ids, strict=True)
+        for row in await conn.fetch(sql.LOOKUP, *columns):
+            key = (row["mailbox_id"], row["seq"])
+            thread = self.threads.get(key)
+            if thread is None:
+                thread = self.threads[key] = _thread_of(row)
+            self.remember(
+                row["mailbox_id"],
+                row["rfc_message_id"],
+                _Known(
+                    row["id"],
+                    row["public_id"],
+                    row["raw_sha256"],
+                    row["body_sha256"],
+                    row["source"],
+                    row["subject"],
+                    thread,
+                ),
+            )
+
+    def remember(self, mailbox_id: int, rfc_message_id: str, known: _Known) -> None:
+        if known.source == Source.MX:
+            self.by_raw[(mailbox_id, known.raw_sha256)] = known
+        same_id = self.by_rfc_id.setdefault((mailbox_id, rfc_message_id), [])
+        if all(other.public_id != known.public_id for other in same_id):
+            same_id.append(known)
+
+    # -- deciding
+    # -----------------------------------------------------------------------------------------------------------
+
+    def refusal(self, group: Group) -> Refused | None:
+        """Why the group can't be stored, decided before any of it is (mail-server.md A8: never partial copies)."""
+        wanted: dict[int, int] = {}
+        for m in group:
+            box = self.boxes[m.mailbox.mailbox_id]
+            if box.row["erased"] or box.row["tenant_id"] != m.mailbox.tenant_id:
+                return Refused(Refusal.MAILBOX_GONE)
+            folder = self.folders.get((m.mailbox.mailbox_id, m.folder))
+            if folder is None:
+                return Refused(Refusal.FOLDER_GONE)
+            if folder.uid_next + len(group) > MAX_UID:
+                return Refused(Refusal.UID_EXHAUSTED)
+            if self.duplicate_of(m) is None:
+                wanted[m.mailbox.mailbox_id] = wanted.get(m.mailbox.mailbox_id, 0) + m.content.raw_size
+        for mailbox_id, size in wanted.items():
+            box = self.boxes[mailbox_id]
+            quota = box.row["quota_bytes"]
+            if quota and box.used_bytes + size > quota:
+                return Refused(Refusal.MAILBOX_FULL)
+        return None
+
+    def duplicate_of(self, m: NewMessage) -> _Known | None:
+        """The stored message that `m` repeats: the same octets, or the same Message-ID, subject and body octets
+        (B14, B3)."""
+        if m.source is not Source.MX:
+            return None
+        known = self.by_raw.get((m.mailbox.mailbox_id, m.content.raw_sha256))
+        if known is not None:
+            return known
+        for other in self.by_rfc_id.get((m.mailbox.mailbox_id, m.content.rfc_message_id), ()):
+            if (
+                other.source == Source.MX
+                and other.body_sha256 == m.content.body_sha256
+                and other.subject == m.content.subject
+            ):
+                return other
+        return None
+
+    def thread_for(self, m: NewMessage, box: _Box) -> tuple[_Thread, bool]:
+        """The thread `m` joins by its headers, else a new one; and whether a stranger joined it (C9)."""
+        content = m.content
+        for rfc_id in _candidates(m):
+            hits = self.by_rfc_id.get((m.mailbox.mailbox_id, rfc_id))
+            if hits:
+                thread = hits[0].thread
+                sender = content.sender.address if content.sender else ""
+                stranger = (
+                    m.direction is Direction.INBOUND
+                    and sender not in box.own
+                    and all(p["address"] != sender for p in thread.participants)
+                )
+                return thread, stranger
+        thread = _Thread(
+            seq=box.next_thread_seq,
+            public_id=m.thread_id,
+            subject=content.thread_subject,
+            first_at=m.received_at,
+            last_at=m.received_at,
+        )
+        box.next_thread_seq += 1
+        self.threads[(m.mailbox.mailbox_id, thread.seq)] = thread
+        return thread, False
+
+    def add(self, m: NewMessage) -> Appended:
+        known = self.duplicate_of(m)
+        if known is not None:
+            return Appended(known.public_id, m.mailbox, known.thread.public_id, FolderKey(0), 0, 0, 0, duplicate=True)
+        box = self.boxes[m.mailbox.mailbox_id]
+        folder = self.folders[(m.mailbox.mailbox_id, m.folder)]
+        thread, stranger = self.thread_for(m, box)
+        facts = list(m.content.facts)
+        if stranger:
+            facts.append("thread_join_unverified")
+        same_id = self.by_rfc_id.get((m.mailbox.mailbox_id, m.content.rfc_message_id), ())
+        if m.source is Source.MX and any(other.source == Source.MX for other in same_id):
+            facts.append("message_id_conflict")
+            self.conflicts.update((m.mailbox.tenant_id, o.row_id) for o in same_id if o.row_id is not None)
+
+        uid = folder.uid_next
+        folder.uid_next += 1
+        folder.message_count += 1
+        folder.unseen_count += FLAG_SEEN not in m.flags
+        folder.deleted_count += FLAG_DELETED in m.flags
+        folder.total_bytes += m.content.raw_size
+        folder.dirty = True
+        box.change_seq += 1
+        box.used_bytes += m.content.raw_size
+        box.dirty = True
+        _join(thread, m, box)
+        self.new.append(_message_row(m, thread, tuple(facts), folder, uid, box))
+        self._add_children(m, thread, tuple(facts), box)
+        self.remember(
+            m.mailbox.mailbox_id,
+            m.content.rfc_message_id,
+            _Known(None, m.id, m.content.raw_sha256, m.content.body_sha256, m.source, m.content.subject, thread),
+        )
+        return Appended(m.id, m.mailbox, thread.public_id, folder.id, uid, folder.uid_validity, box.modseq)
+
+    def _add_children(self, m: NewMessage, thread: _Thread, facts: tuple[str, ...], box: _Box) -> None:
+        n = len(self.new)
+        positions: dict[RecipientKind, int] = {}
+        for kind, mailpoint in m.content.recipients:
+            position = positions[kind] = positions.get(kind, -1) + 1
+            self.recipients.append((n, kind.value, position, mailpoint.address, mailpoint.name))
+        for position, (part, public_id) in enumerate(zip(m.content.attachments, m.attachment_ids, strict=True)):
+            self.attachments.append(
+                (
+                    n,
+                    position,
+                    public_id,
+                    part.part_path,
+                    part.filename,
+                    part.content_type,
+                    part.size,
+                    part.disposition,
+                    part.content_id,
+                )
+            )
+        if m.announce is not None:
+            box.event_seq += 1
+            placed = Placed(
+                message_id=m.id,
+                thread_id=thread.public_id,
+                tenant_id=box.row["tenant_public_id"],
+                identity_id=box.row["identity_public_id"],
+                event_id=m.event_id,
+                sequence=box.event_seq,
+                occurred_at=self.now,
+                facts=facts,
+                attachment_ids=m.attachment_ids,
+            )
+            kind_of_event, payload = m.announce(m, placed)
+            self.events.append((n, m.event_id, kind_of_event, placed.identity_id, placed.sequence, payload))
+
+    # -- writing
+    # ------------------------------------------------------------------------------------------------------------
+
+    async def write(self, conn: Connection) -> None:
+        if self.conflicts:
+            tenants, ids = zip(*sorted(self.conflicts), strict=True)
+            await conn.execute(sql.MARK_CONFLICT, tenants, ids)
+        if not self.new:
+            return
+        dirty_boxes = [box for box in self.boxes.values() if box.dirty]
+        rows: tuple[Sequence[Sequence[object]], ...] = (
+            self.new,
+            [_thread_row(self.boxes[box_id], t) for (box_id, _), t in self.threads.items() if t.dirty],
+            self.recipients,
+            self.attachments,
+            self.events,
+            [_folder_row(f) for f in {f.id: f for f in self.folders.values() if f.dirty}.values()],
+            [_box_row(box) for box in dirty_boxes],
+        )
+        arrays = [array for rowset, data in zip(sql.ROW_SETS, rows, strict=True) for array in rowset.arrays(data)]
+        await conn.execute(sql.WRITE, self.now, *arrays)
+
+
+async def append(conn: Connection, groups: Sequence[Group], *, now: datetime, wait: bool) -> list[GroupOutcome]:
+    """Store each group or say why not, in order, inside the caller's open transaction.
+
+    A group whose mailbox somebody else holds is `Busy` and untouched, unless `wait`: then locks are waited for (at
+    most the transaction's `lock_timeout`, asyncpg's LockNotAvailableError). `append_sql.BEGIN` opens a suitable
+    transaction.
+    """
+    batch = _Batch(now)
+    await batch.lock(conn, (m.mailbox for group in groups for m in group), wait=wait)
+    locked = [all(m.mailbox.mailbox_id in batch.boxes for m in group) for group in groups]
+    messages = [m for group, ok in zip(groups, locked, strict=True) if ok for m in group]
+    if messages:
+        await batch.read_folders(conn, messages)
+        await batch.look_up(conn, messages)
+    outcomes: list[GroupOutcome] = []
+    for group, ok in zip(groups, locked, strict=True):
+        if not ok:
+            outcomes.append(Refused(Refusal.MAILBOX_GONE) if wait else Busy())
+            continue
+        outcomes.append(batch.refusal(group) or tuple(batch.add(m) for m in group))
+    await batch.write(conn)
+    return outcomes
+
+
+def _candidates(m: NewMessage) -> list[str]:
+    """Message-IDs that may name the thread, best first: In-Reply-To, then References from the last (inbound.md
+    §28.4)."""
+    ids = [m.content.in_reply_to] if m.content.in_reply_to else []
+    ids += [i for i in reversed(m.content.reference_ids) if i not in ids]
+    return ids[:MAX_REFERENCE_LOOKUPS]
+
+
+def _thread_of(row: asyncpg.Record) -> _Thread:
+    return _Thread(
+        seq=row["seq"],
+        public_id=row["thread_id"],
+        subject=row["thread_subject"],
+        first_at=row["first_at"],
+        last_at=row["last_at"],
+        last_inbound_at=row["last_inbound_at"],
+        last_outbound_at=row["last_outbound_at"],
+        message_count=row["message_count"],
+        unread_count=row["unread_count"],
+        participants=list(row["participants_json"]),
+        reply_from_address=row["reply_from_address"],
+        archived=row["archived"],
+    )
+
+
+def _join(thread: _Thread, m: NewMessage, box: _Box) -> None:
+    """What a visible message does to its thread (inbound.md §28.7, §28.9, §28.10)."""
+    content = m.content
+    thread.dirty = True
+    thread.message_count += 1
+    thread.last_at = max(thread.last_at, m.received_at)
+    thread.subject = thread.subject or content.thread_subject
+    header = [p for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)]
+    if m.direction is Direction.INBOUND:
+        thread.unread_count += FLAG_SEEN not in m.flags
+        thread.last_inbound_at = max(thread.last_inbound_at or m.received_at, m.received_at)
+        thread.archived = False
+        if m.delivered_to and not m.is_bcc:
+            thread.reply_from_address = m.delivered_to
+        if content.sender:
+            header.insert(0, content.sender)
+    else:
+        thread.last_outbound_at = max(thread.last_outbound_at or m.received_at, m.received_at)
+    _add_participants(thread.participants, header, box.own)
+
+
+def _add_participants(participants: list[dict[str, str]], seen: Iterable[Mailpoint], own: frozenset[str]) -> None:
+    for person in seen:
+        if not person.address or person.address in own:
+            continue
+        for known in participants:
+            if known["address"] == person.address:
+                known["name"] = person.name[:78] or known["name"]
+                break
+        else:
+            if len(participants) < MAX_PARTICIPANTS:
+                participants.append({"address": person.address, "name": person.name[:78]})
+
+
+def _message_row(
+    m: NewMessage, thread: _Thread, facts: tuple[str, ...], folder: _Folder, uid: int, box: _Box
+) -> tuple[object, ...]:
+    c = m.content
+    return (
+        m.mailbox.tenant_id,
+        m.mailbox.mailbox_id,
+        m.id,
+        thread.seq,
+        m.source.value,
+        m.direction.value,
+        "received" if m.direction is Direction.INBOUND else "submitted",
+        c.rfc_message_id,
+        c.in_reply_to,
+        " ".join(c.reference_ids),
+        c.raw_sha256,
+        c.body_sha256,
+        m.blob_key,
+        c.raw_size,
+        c.prefix_len,
+        c.sender.address if c.sender else None,
+        c.sender.name if c.sender else None,
+        m.delivered_to,
+        m.is_bcc,
+        m.is_primary_recipient,
+        c.subject,
+        c.subject_fold,
+        c.snippet,
+        c.sent_at,
+        m.received_at,
+        c.kind,
+        c.verdict,
+        " ".join(facts),
+        c.parser_version,
+        c.envelope,
+        c.body_structure,
+        c.part_tree,
+        c.text,
+        c.html,
+        None if c.extracted_text == c.text else c.extracted_text,
+        folder.id,
+        uid,
+        box.modseq,
+        m.internal_date,
+        " ".join(m.flags),
+        box.change_seq,
+    )
+
+
+def _thread_row(box: _Box, t: _Thread) -> tuple[Any, ...]:
+    return (
+        box.row["tenant_id"],
+        box.row["id"],
+        t.seq,
+        t.public_id,
+        t.subject,
+        t.first_at,
+        t.last_at,
+        t.last_inbound_at,
+        t.last_outbound_at,
+        t.message_count,
+        t.unread_count,
+        orjson.dumps(t.participants).decode(),
+        t.reply_from_address,
+        t.archived,
+    )
+
+
+def _folder_row(f: _Folder) -> tuple[object, ...]:
+    return (
+        f.tenant_id,
+        f.id,
+        f.uid_next,
+        f.message_count,
+        f.unseen_count,
+        f.deleted_count,
+        f.total_bytes,
+        f.modseq,
+    )
+
+
+def _box_row(box: _Box) -> tuple[object, ...]:
+    return (
+        box.row["tenant_id"],
+        box.row["id"],
+        box.modseq,
+        box.change_seq,
+        box.event_seq,
+        box.next_thread_seq,
+        box.used_bytes,
+    )

@@ -1,0 +1,435 @@
+"""The ingest batcher: what waits is stored together (architecture §1.5; decisions B2, B14, B15).
+
+Deliveries pass two stages. A *writer* makes the raw bytes of everything that waits durable in one go; a *committer*
+stores everything whose mailboxes nobody in this process is just writing to, in one transaction. Neither waits for
+company: a batch is what has gathered while the one before was under way, so a lone message is stored at once and a
+flood in large batches.
+
+A mailbox that another process holds is skipped and tried again; after two skips its deliveries go to a lane of their
+own, which waits for the lock while everything else goes on. A connection lost at COMMIT leaves open what happened:
+ids are fixed before the batch, so after reconnecting the database is asked. Only errors in the data split a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import asyncpg
+
+from postroom.base import log as base_log
+from postroom.base.clock import Clock
+from postroom.blobs.store import BlobStore, PutGroup, StorageError, StorageFull
+from postroom.db import errors as db_errors
+from postroom.db.pool import Database
+from postroom.mailbox import append_sql as sql
+from postroom.mailbox.append import append
+from postroom.mailbox.models import Appended, Busy, GroupOutcome, NewMessage, Refused
+
+log = base_log.get("ingest")
+
+MAX_BATCH: Final = 64
+_MIN_BATCH: Final = 4
+MAX_SKIPS: Final = 2
+MAX_LANES: Final = 4
+RETRY_SECONDS: Final = 20.0
+"""How long a batch is tried again while the database is away, before its senders are told to come back (B2)."""
+
+
+class Failure(enum.StrEnum):
+    """Why a delivery was not stored through a fault of ours; always temporary for the sender (J1)."""
+
+    BUSY = "busy"
+    STORAGE = "storage"
+    STORAGE_FULL = "storage_full"
+    DATABASE = "database"
+    OVERLOADED = "overloaded"
+    SHUTTING_DOWN = "shutting_down"
+
+
+class IngestError(Exception):
+    """The delivery was not stored, and nothing of it remains but perhaps bytes that no row names."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.value)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message for all its recipients: the pieces of its raw bytes and a copy for each mailbox."""
+
+    pieces: tuple[bytes, ...]
+    copies: tuple[NewMessage, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
+
+
+class Committed(Protocol):
+    """Called in the loop after each commit, with what it stored; must not block."""
+
+    def __call__(self, stored: Sequence[Appended], /) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    delivery: Delivery
+    done: asyncio.Future[GroupOutcome]
+    skips: int = 0
+    boxes: frozenset[int] = field(default_factory=frozenset)
+
+
+class Ingest:
+    """One per process. `start` it inside the loop; `deliver` from any number of tasks; `stop` waits for what is
+    under way."""
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        clock: Clock,
+        *,
+        committed: Committed,
+        committers: int = 2,
+        writers: int = 2,
+        max_batch: int = MAX_BATCH,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+        max_pending: int = 2000,
+        retry_seconds: float = RETRY_SECONDS,
+        before_commit: Callable[[], None] | None = None,
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._clock = clock
+        self._committed = committed
+        self._max_batch = max_batch
+        self._max_pending_bytes = max_pending_bytes
+        self._max_pending = max_pending
+        self._retry_seconds = retry_seconds
+        self._before_commit = before_commit
+        self._stages = (self._write_stage,) * writers + (self._commit_stage,) * committers
+        self._to_write: deque[_Waiting] = deque()
+        self._to_commit: deque[_Waiting] = deque()
+        self._busy: set[int] = set()
+        self._lanes: dict[int, deque[_Waiting]] = {}
+        self._lane_slots = asyncio.Semaphore(MAX_LANES)
+        self._wake_writers = asyncio.Event()
+        self._wake_committers = asyncio.Event()
+        self._pending = 0
+        self._pending_bytes = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def start(self) -> None:
+        for stage in self._stages:
+            self._spawn(stage())
+
+    async def stop(self) -> None:
+        """Store what is waiting, refuse what comes, end the tasks."""
+        self._stopping = True
+        await self._idle.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def pending(self) -> int:
+        """Deliveries accepted by `deliver` and not yet answered."""
+        return self._pending
+
+    async def deliver(self, delivery: Delivery) -> GroupOutcome:
+        """Store the message in every mailbox or in none. Returns after the commit.
+
+        `Refused` says why a mailbox can't take it; `IngestError` is a fault of ours, temporary for the sender.
+        """
+        if self._stopping:
+            raise IngestError(Failure.SHUTTING_DOWN)
+        size = delivery.size
+        if self._pending and (
+            self._pending_bytes + size > self._max_pending_bytes or self._pending >= self._max_pending
+        ):
+            raise IngestError(Failure.OVERLOADED)
+        waiting = _Waiting(
+            delivery,
+            asyncio.get_running_loop().create_future(),
+            boxes=frozenset(copy.mailbox.mailbox_id for copy in delivery.copies),
+        )
+        self._pending += 1
+        self._pending_bytes += size
+        self._idle.clear()
+        waiting.done.add_done_callback(lambda _: self._forget(size))
+        self._to_write.append(waiting)
+        self._wake_writers.set()
+        # The work goes on when the caller is cancelled: bytes may be durable already, and the commit is not to be torn.
+        outcome = await asyncio.shield(waiting.done)
+        if isinstance(outcome, Busy):
+            raise IngestError(Failure.BUSY)
+        return outcome
+
+    def _forget(self, size: int) -> None:
+        self._pending -= 1
+        self._pending_bytes -= size
+        if not self._pending:
+            self._idle.set()
+
+    # -- stage one: bytes
+    # ---------------------------------------------------------------------------------------------------
+
+    async def _write_stage(self) -> None:
+        while True:
+            await self._wake_writers.wait()
+            batch = self._take(self._to_write, lambda _: True)
+            if not batch:
+                self._wake_writers.clear()
+                continue
+            groups = [PutGroup(w.delivery.pieces, [copy.blob_key for copy in w.delivery.copies]) for w in batch]
+            results: Sequence[StorageError | None]
+            try:
+                results = await self._blobs.put_many(groups)
+            except StorageError as failure:
+                log.error("blob_batch_failed", messages=len(batch), reason=failure.reason)
+                results = [failure] * len(batch)
+            for waiting, error in zip(batch, results, strict=True):
+                if error is None:
+                    self._to_commit.append(waiting)
+                else:
+                    full = isinstance(error, StorageFull)
+                    _fail(waiting, Failure.STORAGE_FULL if full else Failure.STORAGE)
+            self._wake_committers.set()
+
+    # -- stage two: rows
+    # ----------------------------------------------------------------------------------------------------
+
+    async def _commit_stage(self) -> None:
+        while True:
+            await self._wake_committers.wait()
+            batch = self._take(self._to_commit, lambda w: self._busy.isdisjoint(w.boxes))
+            if not batch:
+                self._wake_committers.clear()
+                continue
+            boxes = frozenset().union(*(w.boxes for w in batch))
+            self._busy |= boxes
+            try:
+                await self._store(batch, wait=False)
+            finally:
+                self._busy -= boxes
+                self._wake_committers.set()
+
+    def _take(self, queue: deque[_Waiting], fits: Callable[[_Waiting], bool]) -> list[_Waiting]:
+        """Up to a batch from the queue, keeping the order of what does not fit yet."""
+        taken: list[_Waiting] = []
+        left: list[_Waiting] = []
+        blocked: set[int] = set()
+        # Half of what waits, so that one cohort's bytes are written while the other's rows are committed.
+        limit = min(self._max_batch, max(_MIN_BATCH, (self._pending + 1) // 2))
+        while queue and len(taken) < limit:
+            waiting = queue.popleft()
+            if fits(waiting) and blocked.isdisjoint(waiting.boxes):
+                taken.append(waiting)
+            else:
+                blocked |= waiting.boxes
+                left.append(waiting)
+        queue.extendleft(reversed(left))
+        return taken
+
+    async def _store(self, batch: list[_Waiting], *, wait: bool) -> None:
+        """Commit a batch and answer each of its deliveries, whatever happens."""
+        try:
+            outcomes = await self._commit([w.delivery for w in batch], wait=wait)
+        except IngestError as error:
+            for waiting in batch:
+                _fail(waiting, error.failure)
+            return
+        except Exception as error:  # noqa: BLE001 - every delivery is answered, whatever failed
+            if not db_errors.is_data_error(error):
+                log.error("ingest_batch_failed", messages=len(batch), error=type(error).__name__)
+                for waiting in batch:
+                    _fail(waiting, Failure.DATABASE)
+                return
+            await self._bisect(batch, error, wait=wait)
+            return
+        self._answer(batch, outcomes, waited=wait)
+
+    async def _bisect(self, batch: list[_Waiting], error: BaseException, *, wait: bool) -> None:
+        """Something in the data was refused: halve until the culprit is alone, then store it with its headers only
+        (B2, B15)."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._store(batch[:middle], wait=wait)
+            await self._store(batch[middle:], wait=wait)
+            return
+        waiting = batch[0]
+        if waiting.delivery.copies[0].content.text or waiting.delivery.copies[0].content.attachments:
+            log.warning("ingest_degraded", message_id=waiting.delivery.copies[0].id, sqlstate=_sqlstate(error))
+            waiting.delivery = degraded(waiting.delivery)
+            await self._store(batch, wait=wait)
+            return
+        log.error("ingest_refused_by_database", message_id=waiting.delivery.copies[0].id, sqlstate=_sqlstate(error))
+        _fail(waiting, Failure.DATABASE)
+
+    def _answer(self, batch: list[_Waiting], outcomes: list[GroupOutcome], *, waited: bool) -> None:
+        stored: list[Appended] = []
+        orphans: list[str] = []
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Busy):
+                self._skipped(waiting)
+                continue
+            if isinstance(outcome, Refused):
+                orphans += [copy.blob_key for copy in waiting.delivery.copies]
+            else:
+                stored += [one for one in outcome if not one.duplicate]
+                orphans += [
+                    copy.blob_key
+                    for copy, one in zip(waiting.delivery.copies, outcome, strict=True)
+                    if one.duplicate and one.message_id != copy.id
+                ]
+            if not waiting.done.done():
+                waiting.done.set_result(outcome)
+        if stored:
+            self._committed(stored)
+        if orphans:
+            self._spawn(self._discard(orphans))
+
+    async def _discard(self, keys: list[str]) -> None:
+        try:
+            await self._blobs.delete(keys)
+        except StorageError:
+            log.warning("orphan_blobs_left", count=len(keys))
+
+    # -- mailboxes that somebody else holds
+    # ---------------------------------------------------------------------------------
+
+    def _skipped(self, waiting: _Waiting) -> None:
+        waiting.skips += 1
+        if waiting.skips < MAX_SKIPS:
+            self._to_commit.append(waiting)
+            self._wake_committers.set()
+            return
+        mailbox = min(waiting.boxes)
+        lane = self._lanes.get(mailbox)
+        if lane is None:
+            lane = self._lanes[mailbox] = deque()
+            self._spawn(self._run_lane(mailbox, lane))
+        lane.append(waiting)
+
+    async def _run_lane(self, mailbox: int, lane: deque[_Waiting]) -> None:
+        """Wait for the mailbox apart from the batches, at most one such wait per mailbox and `MAX_LANES` in all."""
+        async with self._lane_slots:
+            while lane:
+                await self._store(self._take(lane, lambda _: True), wait=True)
+            del self._lanes[mailbox]
+
+    # -- the transaction
+    # ----------------------------------------------------------------------------------------------------
+
+    async def _commit(self, deliveries: list[Delivery], *, wait: bool) -> list[GroupOutcome]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._retry_seconds
+        pause = 0.05
+        unsure: list[GroupOutcome] | None = None
+        while True:
+            try:
+                if unsure is not None and await self._is_stored(unsure):
+                    return unsure
+                unsure = None
+                attempt = _Attempt()
+                try:
+                    return await self._transaction(deliveries, attempt, wait=wait)
+                except Exception as error:
+                    if attempt.committing and db_errors.is_connection_lost(error):
+                        unsure = attempt.outcomes
+                    raise
+            except asyncpg.LockNotAvailableError:
+                return [Busy() for _ in deliveries] if not wait else self._give_up(Failure.BUSY)
+            except Exception as error:
+                if db_errors.is_disk_full(error):
+                    self._give_up(Failure.STORAGE_FULL)
+                if not (db_errors.is_transient(error) or db_errors.is_serialization(error)):
+                    raise
+                if loop.time() + pause > deadline:
+                    self._give_up(Failure.DATABASE)
+                log.warning("ingest_retry", error=type(error).__name__, unsure=unsure is not None)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+    def _give_up(self, failure: Failure) -> list[GroupOutcome]:
+        raise IngestError(failure)
+
+    async def _transaction(self, deliveries: list[Delivery], attempt: _Attempt, *, wait: bool) -> list[GroupOutcome]:
+        async with self._database.acquire() as conn:
+            await conn.execute(sql.BEGIN)
+            try:
+                attempt.outcomes = await append(conn, [d.copies for d in deliveries], now=self._clock.now(), wait=wait)
+                if self._before_commit is not None:
+                    self._before_commit()
+                attempt.committing = True
+                await conn.execute("COMMIT")
+            except BaseException:
+                if not conn.is_closed():
+                    await conn.execute("ROLLBACK")
+                raise
+            return attempt.outcomes
+
+    async def _is_stored(self, outcomes: list[GroupOutcome]) -> bool:
+        """Whether the batch whose COMMIT was not answered is there: it is there whole or not at all (B15)."""
+        fresh = [one for outcome in outcomes if isinstance(outcome, tuple) for one in outcome if not one.duplicate]
+        if not fresh:
+            return True
+        async with self._database.acquire() as conn:
+            found = await conn.fetchval(
+                "SELECT count(*) FROM messages WHERE tenant_id = $1 AND public_id = $2",
+                fresh[0].mailbox.tenant_id,
+                fresh[0].message_id,
+            )
+        return bool(found)
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    outcomes: list[GroupOutcome] = field(default_factory=list)
+    committing: bool = False
+
+
+def degraded(delivery: Delivery) -> Delivery:
+    """The same delivery with nothing but its headers described; the raw bytes stay whole (B2)."""
+    return Delivery(
+        delivery.pieces,
+        tuple(
+            replace(
+                copy,
+                attachment_ids=(),
+                content=replace(
+                    copy.content,
+                    text="",
+                    html=None,
+                    extracted_text="",
+                    snippet="",
+                    attachments=(),
+                    facts=tuple(dict.fromkeys((*copy.content.facts, "parse_degraded"))),
+                ),
+            )
+            for copy in delivery.copies
+        ),
+    )
+
+
+def _fail(waiting: _Waiting, failure: Failure) -> None:
+    if not waiting.done.done():
+        waiting.done.set_exception(IngestError(failure))
+
+
+def _sqlstate(error: BaseException) -> str:
+    return str(getattr(error, "sqlstate", None) or type(error).__name__)

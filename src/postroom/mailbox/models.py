@@ -1,0 +1,243 @@
+"""What other departments see of a mailbox: references, folders, new messages and what became of them.
+
+A mailbox belongs to one identity and shares its bigint key. A *message* is what was received or written; a
+       *placement* is where it
+stands (folder, UID, flags). See decisions A5 and A7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NewType
+
+FolderKey = NewType("FolderKey", int)
+"""Database key of a folder; never leaves the program."""
+
+FLAG_SEEN: Final = "$seen"
+FLAG_ANSWERED: Final = "$answered"
+FLAG_FLAGGED: Final = "$flagged"
+FLAG_DELETED: Final = "$deleted"
+FLAG_DRAFT: Final = "$draft"
+SYSTEM_FLAGS: Final = frozenset({FLAG_SEEN, FLAG_ANSWERED, FLAG_FLAGGED, FLAG_DELETED, FLAG_DRAFT})
+
+MAX_FLAGS: Final = 64
+"""Keywords a message may carry beside the system flags (D5)."""
+
+
+class SpecialUse(StrEnum):
+    """Role of a folder; at most one folder of each per mailbox (D2, RFC 6154)."""
+
+    INBOX = "inbox"
+    SENT = "sent"
+    DRAFTS = "drafts"
+    TRASH = "trash"
+    JUNK = "junk"
+    ARCHIVE = "archive"
+    ALL = "all"
+    FLAGGED = "flagged"
+
+
+STANDARD_FOLDERS: Final[tuple[tuple[str, SpecialUse], ...]] = (
+    ("INBOX", SpecialUse.INBOX),
+    ("Sent", SpecialUse.SENT),
+    ("Drafts", SpecialUse.DRAFTS),
+    ("Trash", SpecialUse.TRASH),
+    ("Junk", SpecialUse.JUNK),
+    ("Archive", SpecialUse.ARCHIVE),
+)
+
+
+class ChangeKind(StrEnum):
+    """What a row of the change log says happened (A7)."""
+
+    PLACED = "placed"
+    FLAGS = "flags"
+    REMOVED = "removed"
+    FOLDER_CREATED = "folder_created"
+    FOLDER_RENAMED = "folder_renamed"
+    FOLDER_SUBSCRIBED = "folder_subscribed"
+    FOLDER_REMOVED = "folder_removed"
+
+
+class Source(StrEnum):
+    """How a message came into the mailbox."""
+
+    MX = "mx"
+    APPEND = "append"
+
+
+class Direction(StrEnum):
+    INBOUND = "inbound"
+    OUTBOUND = "outbound"
+
+
+class RecipientKind(StrEnum):
+    TO = "to"
+    CC = "cc"
+    BCC = "bcc"
+    REPLY_TO = "reply-to"
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxRef:
+    """Names a mailbox; every statement on mailbox data takes both keys (B12)."""
+
+    tenant_id: int
+    mailbox_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder row. Counters are maintained in the transaction that changes rows (D2, D21)."""
+
+    id: FolderKey
+    public_id: str
+    name: str
+    special_use: SpecialUse | None
+    subscribed: bool
+    uid_validity: int
+    uid_next: int
+    recent_uid: int
+    highest_modseq: int
+    message_count: int
+    unseen_count: int
+    deleted_count: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mailpoint:
+    """A mailbox of a header: address (lower case, may be empty) and display name."""
+
+    address: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """An attachment of a message: where it is in the part tree and what it calls itself."""
+
+    part_path: str
+    filename: str | None
+    content_type: str
+    size: int
+    disposition: str | None
+    content_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What parsing said of the raw bytes; one object is shared by the copies of all recipients.
+
+    Texts hold neither U+0000 nor lone surrogates. `raw_size` counts our own trace lines, `prefix_len` bytes of them;
+    the hashes are of the original octets only (B14, B3).
+    """
+
+    rfc_message_id: str
+    in_reply_to: str | None
+    reference_ids: tuple[str, ...]
+    raw_sha256: bytes
+    body_sha256: bytes
+    raw_size: int
+    prefix_len: int
+    sender: Mailpoint | None
+    recipients: tuple[tuple[RecipientKind, Mailpoint], ...]
+    subject: str
+    thread_subject: str
+    subject_fold: str
+    snippet: str
+    text: str
+    html: str | None
+    extracted_text: str
+    sent_at: datetime
+    kind: str
+    verdict: str
+    facts: tuple[str, ...]
+    parser_version: int
+    envelope: bytes
+    body_structure: bytes
+    part_tree: bytes
+    attachments: tuple[PartInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What the writing transaction decided for a new message; what an announcement is made of."""
+
+    message_id: str
+    thread_id: str
+    tenant_id: str
+    identity_id: str
+    event_id: str
+    sequence: int
+    occurred_at: datetime
+    facts: tuple[str, ...]
+    attachment_ids: tuple[str, ...]
+
+
+Announce = Callable[["NewMessage", Placed], tuple[str, bytes]]
+"""Makes an event's type and exact payload bytes (B3). Pure; called inside the transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """One copy of a message for one mailbox. Every id is fixed before the transaction (B15)."""
+
+    id: str
+    mailbox: MailboxRef
+    source: Source
+    direction: Direction
+    blob_key: str
+    content: Content
+    thread_id: str
+    event_id: str
+    attachment_ids: tuple[str, ...]
+    received_at: datetime
+    internal_date: datetime
+    folder: FolderKey | None = None
+    """Target folder; None means INBOX."""
+    flags: tuple[str, ...] = ()
+    delivered_to: str | None = None
+    is_bcc: bool = False
+    is_primary_recipient: bool = True
+    announce: Announce | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A stored message, or (`duplicate`) the one that was there already."""
+
+    message_id: str
+    mailbox: MailboxRef
+    thread_id: str
+    folder: FolderKey
+    uid: int
+    uid_validity: int
+    modseq: int
+    duplicate: bool = False
+
+
+class Refusal(StrEnum):
+    """Why a message was not stored."""
+
+    MAILBOX_FULL = "mailbox_full"
+    MAILBOX_GONE = "mailbox_gone"
+    FOLDER_GONE = "folder_gone"
+    UID_EXHAUSTED = "uid_exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    reason: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A mailbox of the group was locked by somebody else; nothing of the group was written (B14)."""
+
+
+GroupOutcome = tuple[Appended, ...] | Refused | Busy
+"""What became of one message for all its recipients: all copies, or none."""

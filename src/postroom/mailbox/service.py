@@ -1,0 +1,335 @@
+"""Every use of a mailbox that changes it, but for new messages: one class, the frame of its transactions, and what follows a commit.
+
+Writers lock the mailbox, change rows, append to the log, commit; then bytes that nobody needs go, and `changed` tells whoever
+watches (B13, E2). Work on many messages is cut into transactions of at most 1,000 (B14), each complete in itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from postroom.base import log
+from postroom.base.clock import Clock
+from postroom.base.ids import IdGenerator
+from postroom.blobs import BlobStore, StorageError
+from postroom.db import Connection, Database, is_serialization
+from postroom.mailbox import expunge, flags, folders, placing, threads, transfer
+from postroom.mailbox.expunge import Removed
+from postroom.mailbox.flags import FlagsNow
+from postroom.mailbox.models import Folder, FolderKey, MailboxRef, SpecialUse
+from postroom.mailbox.queries import MessageQueries
+from postroom.mailbox.reads import FolderReads
+from postroom.mailbox.rules import FlagMode, flag_words
+from postroom.mailbox.transfer import CopyResult
+from postroom.mailbox.writing import CHUNK, MailboxWrite, begin_write
+
+ATTEMPTS: Final = 4
+"""How often a transaction that lost a deadlock or a serialisation race is tried."""
+
+Changed = Callable[[MailboxRef, int], None]
+"""Told after a commit: the mailbox and its new modseq. Must not block."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+V = TypeVar("V")
+
+_log = log.get("mailbox")
+
+
+class Mailboxes:
+    """Folders, flags, copies, moves and removal.
+
+    Every writer raises `PostroomError("identity_not_found")` when the mailbox is gone, and asyncpg's LockNotAvailableError when it is
+    held by another for longer than 5 s. Errors of the connection at the commit leave its outcome unknown (B15).
+    """
+
+    def __init__(self, database: Database, blobs: BlobStore, clock: Clock, ids: IdGenerator, changed: Changed) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._clock = clock
+        self._ids = ids
+        self._changed = changed
+        self.reads = FolderReads(database)
+        self.queries = MessageQueries(database)
+
+    # -- folders ------------------------------------------------------------------------------------------------------------------
+
+    async def create_mailbox_rows(
+        self,
+        conn: Connection,
+        ref: MailboxRef,
+        *,
+        identity_id: str,
+        tenant_id: str,
+        quota_bytes: int | None = None,
+        is_system: bool = False,
+    ) -> None:
+        """The mailbox of an identity with its standard folders, inside the caller's transaction; makes only what is missing (D2).
+
+        `identity_id` and `tenant_id` are the public ids.
+        """
+        now = self._clock.now()
+        await folders.insert_mailbox(
+            conn,
+            ref,
+            identity_id=identity_id,
+            tenant_id=tenant_id,
+            quota_bytes=quota_bytes,
+            is_system=is_system,
+            now=now,
+        )
+        write = await begin_write(conn, ref, now)
+        await folders.ensure_standard(write, self._ids.new)
+        await write.finish()
+
+    async def list_folders(self, ref: MailboxRef) -> list[Folder]:
+        """INBOX and its children first, then by the alphabet."""
+        async with self._database.acquire() as conn:
+            return await folders.list_folders(conn, ref)
+
+    async def folder(self, ref: MailboxRef, name: str) -> Folder:
+        """Raises `folder_not_found`."""
+        async with self._database.acquire() as conn:
+            return await folders.by_name(conn, ref, name)
+
+    async def folder_by_id(self, ref: MailboxRef, public_id: str) -> Folder:
+        """Raises `folder_not_found`."""
+        async with self._database.acquire() as conn:
+            return await folders.by_public_id(conn, ref, public_id)
+
+    async def folder_by_role(self, ref: MailboxRef, role: SpecialUse) -> Folder:
+        """Raises `folder_not_found`."""
+        async with self._database.acquire() as conn:
+            return await folders.by_role(conn, ref, role)
+
+    async def create_folder(self, ref: MailboxRef, name: str, special_use: SpecialUse | None = None) -> Folder:
+        """Make a folder and the parents it lacks. Raises `folder_exists`, `invalid_request`, `LimitExceeded`."""
+        return await self._write(ref, folders.create, name, special_use, self._ids.new)
+
+    async def rename_folder(self, ref: MailboxRef, folder_id: FolderKey, new_name: str) -> Folder:
+        """Move a folder and all below it to another path; UIDVALIDITY stays.
+
+        Raises `folder_not_found`, `folder_exists`, and `invalid_request` for INBOX or a path under the folder itself.
+        """
+        return await self._write(ref, folders.rename, folder_id, new_name, self._ids.new)
+
+    async def subscribe(self, ref: MailboxRef, folder_id: FolderKey, subscribed: bool = True) -> None:
+        """Raises `folder_not_found`."""
+        await self._write(ref, folders.subscribe, folder_id, subscribed)
+
+    async def delete_folder(self, ref: MailboxRef, folder_id: FolderKey) -> None:
+        """Remove a folder and, permanently, what is in it.
+
+        Raises `folder_not_found`, `folder_not_empty` when it has children, `invalid_request` when it has a special use.
+        """
+
+        async def step(write: MailboxWrite) -> tuple[Removed, bool]:
+            folder = await folders.check_deletable(write, folder_id)
+            uids = await expunge.first_uids(write, folder_id, CHUNK)
+            removed = await expunge.remove(write, await placing.rows_in_folder(write, folder_id, uids))
+            if len(uids) < CHUNK:
+                await folders.delete_row(write, folder)
+            return removed, len(uids) < CHUNK
+
+        done = False
+        while not done:
+            removed, done = await self._write(ref, step)
+            await self._drop_bytes(removed)
+
+    async def mark_recent(self, ref: MailboxRef, folder_id: FolderKey) -> range:
+        """The UIDs that this session is the first to be told of, which are \\Recent in it; no other session gets them."""
+        async with self._database.acquire() as conn:
+            return await folders.mark_recent(conn, ref, folder_id)
+
+    # -- flags --------------------------------------------------------------------------------------------------------------------
+
+    async def set_flags(
+        self,
+        ref: MailboxRef,
+        folder_id: FolderKey,
+        uids: Iterable[int],
+        mode: FlagMode,
+        words: Iterable[str],
+        unchanged_since: int | None = None,
+    ) -> list[FlagsNow]:
+        """STORE. The answer names those of `uids` that exist, ascending, with what they have now.
+
+        A placement whose modseq is above `unchanged_since` is left alone and marked `MODIFIED` (RFC 7162 §3.1.3). Raises
+        `folder_not_found`, `invalid_request`, `LimitExceeded` (more than 64 keywords; earlier chunks of 1,000 stay stored).
+        """
+        wanted = flag_words(words)
+        stored: list[FlagsNow] = []
+        for chunk in _chunks(sorted(set(uids))):
+            stored += await self._write(ref, flags.store, folder_id, chunk, mode, wanted, unchanged_since)
+        return stored
+
+    async def change_message(
+        self, ref: MailboxRef, message_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
+    ) -> None:
+        """Change the flags of a message in every place where it stands: `$seen` is read, words without `$` are labels (A5).
+
+        Raises `message_not_found`, `invalid_request`, `LimitExceeded`.
+        """
+        await self.change_messages(ref, [message_id], add=add, remove=remove)
+
+    async def change_messages(
+        self, ref: MailboxRef, message_ids: Iterable[str], *, add: Iterable[str] = (), remove: Iterable[str] = ()
+    ) -> None:
+        """`change_message` for each; the message that is missing or too full ends it, earlier chunks of 1,000 stay."""
+        more, less = flag_words(add), flag_words(remove)
+
+        async def step(write: MailboxWrite, chunk: Sequence[str]) -> None:
+            await flags.edit(write, await placing.message_keys(write, chunk), more, less)
+
+        for chunk in _chunks(_unique(message_ids)):
+            await self._write(ref, step, chunk)
+
+    async def change_thread(
+        self,
+        ref: MailboxRef,
+        thread_id: str,
+        *,
+        add: Iterable[str] = (),
+        remove: Iterable[str] = (),
+        archived: bool | None = None,
+    ) -> None:
+        """Change the flags of all messages of a thread, and whether it is archived. Raises as `change_message`, `thread_not_found`."""
+        more, less = flag_words(add), flag_words(remove)
+
+        async def start(write: MailboxWrite) -> list[int]:
+            seq = await threads.thread_seq(write, thread_id)
+            if archived is not None:
+                await threads.set_archived(write, seq, archived)
+            return await threads.message_keys(write, seq) if more or less else []
+
+        for chunk in _chunks(await self._write(ref, start)):
+            await self._write(ref, flags.edit, chunk, more, less)
+
+    # -- places -------------------------------------------------------------------------------------------------------------------
+
+    async def copy(self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int], target: FolderKey) -> CopyResult:
+        """COPY: those of `uids` that exist, into new UIDs of `target` in the same order (D4, D8).
+
+        Charges no quota, for bytes are shared, but raises `mailbox_full` when the mailbox is over its quota; else `folder_not_found`.
+        """
+        return await self._transfer(ref, transfer.copy, folder_id, uids, target)
+
+    async def move(self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int], target: FolderKey) -> CopyResult:
+        """MOVE: as COPY and EXPUNGE in one transaction per 1,000 messages (RFC 6851); never fails on quota."""
+        return await self._transfer(ref, transfer.move, folder_id, uids, target)
+
+    async def _transfer(
+        self,
+        ref: MailboxRef,
+        step: Callable[[MailboxWrite, FolderKey, Sequence[int], FolderKey], Awaitable[CopyResult]],
+        folder_id: FolderKey,
+        uids: Iterable[int],
+        target: FolderKey,
+    ) -> CopyResult:
+        chunks = list(_chunks(sorted(set(uids)))) or [[]]
+        parts = [await self._write(ref, step, folder_id, chunk, target) for chunk in chunks]
+        return CopyResult(parts[-1].uid_validity, tuple(pair for part in parts for pair in part.pairs))
+
+    async def move_messages(self, ref: MailboxRef, message_ids: Iterable[str], target: FolderKey) -> None:
+        """Have messages stand in `target` and nowhere else. Raises `message_not_found`, `folder_not_found`."""
+        await self._transfer_messages(ref, transfer.move_messages, message_ids, target)
+
+    async def copy_messages(self, ref: MailboxRef, message_ids: Iterable[str], target: FolderKey) -> None:
+        """Have messages stand in `target` also. Raises `message_not_found`, `folder_not_found`, `mailbox_full`."""
+        await self._transfer_messages(ref, transfer.copy_messages, message_ids, target)
+
+    async def _transfer_messages(
+        self,
+        ref: MailboxRef,
+        transfer_step: Callable[[MailboxWrite, Sequence[int], FolderKey], Awaitable[None]],
+        message_ids: Iterable[str],
+        target: FolderKey,
+    ) -> None:
+        async def step(write: MailboxWrite, chunk: Sequence[str]) -> None:
+            await transfer_step(write, await placing.message_keys(write, chunk), target)
+
+        for chunk in _chunks(_unique(message_ids)):
+            await self._write(ref, step, chunk)
+
+    # -- removal ------------------------------------------------------------------------------------------------------------------
+
+    async def expunge(self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int] | None = None) -> list[int]:
+        """EXPUNGE, or UID EXPUNGE of `uids`: what is `$deleted` goes, for good with its last placement. The UIDs that went, ascending.
+
+        Raises `folder_not_found`.
+        """
+        if uids is None:
+            return await self._expunge_all(ref, folder_id)
+        gone: list[int] = []
+        for chunk in _chunks(sorted(set(uids))):
+            removed = await self._write(ref, expunge.expunge, folder_id, chunk)
+            await self._drop_bytes(removed)
+            gone += removed.uids
+        return gone
+
+    async def _expunge_all(self, ref: MailboxRef, folder_id: FolderKey) -> list[int]:
+        async def step(write: MailboxWrite, after: int) -> Removed:
+            uids = await expunge.deleted_uids(write, folder_id, after, CHUNK)
+            return await expunge.remove(write, await placing.rows_in_folder(write, folder_id, uids))
+
+        gone: list[int] = []
+        while True:
+            removed = await self._write(ref, step, gone[-1] if gone else 0)
+            await self._drop_bytes(removed)
+            gone += removed.uids
+            if len(removed.uids) < CHUNK:
+                return gone
+
+    async def expunge_messages(self, ref: MailboxRef, message_ids: Iterable[str]) -> None:
+        """Remove messages from everywhere, for good, whatever their flags. Raises `message_not_found`."""
+
+        async def step(write: MailboxWrite, chunk: Sequence[str]) -> Removed:
+            keys = await placing.message_keys(write, chunk)
+            return await expunge.remove(write, await placing.rows_of_messages(write, keys))
+
+        for chunk in _chunks(_unique(message_ids)):
+            await self._drop_bytes(await self._write(ref, step, chunk))
+
+    # -- frame --------------------------------------------------------------------------------------------------------------------
+
+    async def _write(
+        self,
+        ref: MailboxRef,
+        work: Callable[Concatenate[MailboxWrite, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """`work` in one transaction on the locked mailbox; the whole again if it lost a race (B15). `changed` follows the commit."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with self._database.transaction() as conn:
+                    write = await begin_write(conn, ref, self._clock.now())
+                    result = await work(write, *args, **kwargs)
+                    wrote = await write.finish()
+            except Exception as exc:
+                if attempt == ATTEMPTS or not is_serialization(exc):
+                    raise
+            else:
+                break
+        if wrote:
+            self._changed(ref, write.modseq)
+        return result
+
+    async def _drop_bytes(self, removed: Removed) -> None:
+        """After the commit the bytes go; what cannot be removed is an orphan, which the sweep finds (E2)."""
+        if not removed.blob_keys:
+            return
+        try:
+            await self._blobs.delete(removed.blob_keys)
+        except StorageError:
+            _log.warning("blobs_left_behind", count=len(removed.blob_keys), exc_info=True)
+
+
+def _chunks(values: Sequence[V]) -> Iterator[Sequence[V]]:
+    for start in range(0, len(values), CHUNK):
+        yield values[start : start + CHUNK]
+
+
+def _unique(values: Iterable[V]) -> list[V]:
+    return list(dict.fromkeys(values))

@@ -1,0 +1,235 @@
+"""The word index (B20): made after the commit, in batches, so that a delivery never pays for it.
+
+A *word* is a run of letters, digits and underscores of the folded text. Each message has the set of its words in
+`message_words`; each word of the deployment stands once in `lexicon`, where trigrams find the words that hold a given
+piece. So a substring becomes words, the words become messages, and the caller verifies on the text. What is not indexed
+yet, and what could not be indexed completely, is always among the candidates: a message is findable from the moment it
+is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from postroom.base import log as base_log
+from postroom.base.clock import Clock
+from postroom.db import errors as db_errors
+from postroom.db.claim import Claim, ClaimQueue, ClaimSpec, Finish
+from postroom.db.pool import Connection, Database
+from postroom.mailbox.folding import fold
+from postroom.mailbox.models import MailboxRef
+
+log = base_log.get("words")
+
+MAX_WORD: Final = 255
+"""Characters of a word that is indexed; a longer run makes the message's words incomplete."""
+MAX_WORDS: Final = 20_000
+"""Distinct words of one message: keeps its tsvector below PostgreSQL's 1 MB."""
+MAX_EXPANSION: Final = 2_000
+"""Words that a piece may stand for before asking the index costs more than reading the texts."""
+MIN_PIECE: Final = 3
+"""Characters below which trigrams select nothing."""
+MAX_KNOWN: Final = 200_000
+_SLICE: Final = 8
+"""Messages whose words are taken in one go of the loop, about a millisecond."""
+
+QUEUE: Final = ClaimQueue(
+    ClaimSpec(
+        table="word_tasks",
+        keys={"id": "bigint"},
+        values=("tenant_id", "mailbox_id", "first_id", "last_id"),
+        lease=timedelta(seconds=60),
+        max_attempts=5,
+        finish=Finish.DELETE,
+    )
+)
+
+_WORD: Final = re.compile(r"\w+")
+
+_MESSAGES: Final = """
+SELECT m.tenant_id, m.mailbox_id, m.id, m.subject, m.from_name, m.from_address, x.text,
+       (SELECT string_agg(r.address || ' ' || r.name, ' ') FROM recipients r
+        WHERE r.tenant_id = m.tenant_id AND r.message_id = m.id) AS recipients,
+       (SELECT string_agg(a.filename, ' ') FROM attachments a
+        WHERE a.tenant_id = m.tenant_id AND a.message_id = m.id) AS filenames
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS k (tenant_id, mailbox_id, first_id, last_id)
+JOIN LATERAL (
+  SELECT * FROM messages m
+  WHERE m.tenant_id = k.tenant_id AND m.id BETWEEN k.first_id AND k.last_id AND m.mailbox_id = k.mailbox_id
+) m ON true
+JOIN message_texts x ON x.tenant_id = m.tenant_id AND x.message_id = m.id
+"""
+
+_TEXT_COLUMNS: Final = ("subject", "from_name", "from_address", "recipients", "filenames", "text")
+
+_INSERT: Final = """
+INSERT INTO message_words (tenant_id, mailbox_id, message_id, words, complete)
+SELECT u.tenant_id, u.mailbox_id, u.message_id, array_to_tsvector(string_to_array(u.words, ' ')), u.complete
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bool[])
+     AS u (tenant_id, mailbox_id, message_id, words, complete)
+WHERE EXISTS (SELECT FROM messages m WHERE m.tenant_id = u.tenant_id AND m.id = u.message_id FOR KEY SHARE)
+ON CONFLICT (tenant_id, message_id) DO NOTHING
+"""
+
+_LEARN: Final = "INSERT INTO lexicon (word) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
+
+_SETTLE: Final = "SELECT gin_clean_pending_list('message_words_words'), gin_clean_pending_list('lexicon_trigrams')"
+
+_EXPAND: Final = "SELECT word FROM lexicon WHERE word LIKE $1 LIMIT $2"
+
+_FIND: Final = """
+SELECT message_id FROM message_words WHERE tenant_id = $1 AND mailbox_id = $2 AND words @@ $3::tsquery
+UNION
+SELECT message_id FROM message_words WHERE tenant_id = $1 AND mailbox_id = $2 AND NOT complete
+UNION
+SELECT m.id FROM word_tasks t JOIN messages m
+  ON m.tenant_id = t.tenant_id AND m.mailbox_id = t.mailbox_id AND m.id BETWEEN t.first_id AND t.last_id
+WHERE t.tenant_id = $1 AND t.mailbox_id = $2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a text; `complete` is False when some had to be left out."""
+
+    words: frozenset[str]
+    complete: bool
+
+
+def words_of(texts: Iterable[str | None]) -> Words:
+    """The distinct words of the folded texts."""
+    found: set[str] = set()
+    for text in texts:
+        if text:
+            found.update(_WORD.findall(fold(text)))
+    kept = {word for word in found if len(word) <= MAX_WORD}
+    complete = len(kept) == len(found)
+    if len(kept) > MAX_WORDS:
+        kept = set(sorted(kept)[:MAX_WORDS])
+        complete = False
+    return Words(frozenset(kept), complete)
+
+
+def pieces_of(needle: str) -> list[str]:
+    """The runs of word characters in a folded needle that are long enough for the lexicon."""
+    return [piece for piece in _WORD.findall(fold(needle)) if MIN_PIECE <= len(piece) <= MAX_WORD]
+
+
+async def candidates(conn: Connection, ref: MailboxRef, needle: str) -> frozenset[int] | None:
+    """Keys of the messages that may hold `needle` in subject, addresses, names, file names or text, no matter the case.
+
+    None: the index can't narrow it (too short, or too common a piece), so every message is a candidate. Every message
+    that does hold it is among the candidates; the caller verifies.
+    """
+    clauses: list[str] = []
+    for piece in pieces_of(needle):
+        like = "%" + piece.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        rows = await conn.fetch(_EXPAND, like, MAX_EXPANSION + 1)
+        if len(rows) > MAX_EXPANSION:
+            continue
+        clauses.append("(" + " | ".join(_lexeme(row["word"]) for row in rows) + ")" if rows else "")
+    if not clauses:
+        return None
+    # A piece in no word at all: only the tail and incomplete messages can hold it.
+    query = " & ".join(clauses) if all(clauses) else _lexeme("\x01")
+    rows = await conn.fetch(_FIND, ref.tenant_id, ref.mailbox_id, query)
+    return frozenset(row["message_id"] for row in rows)
+
+
+def _lexeme(word: str) -> str:
+    """A quoted lexeme of a tsquery: raw text never reaches its parser (F1)."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+class WordIndexer:
+    """Claims word tasks and does them. Any number may run on any number of nodes."""
+
+    def __init__(self, database: Database, clock: Clock, *, batch: int = 64, idle_seconds: float = 1.0) -> None:
+        self._database = database
+        self._clock = clock
+        self._batch = batch
+        self._idle_seconds = idle_seconds
+        self._wanted = asyncio.Event()
+        self._dirty = True
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def wake(self) -> None:
+        """There is work: called after a commit."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Waits a moment after being woken, so that a flood is indexed in batches."""
+        while True:
+            try:
+                done = await self.run_once()
+            except Exception as error:
+                if not db_errors.is_transient(error):
+                    raise
+                log.warning("indexing_interrupted", error=type(error).__name__)
+                done = 0
+            if done >= self._batch:
+                continue
+            if done:
+                self._dirty = True
+            elif self._dirty:
+                await self._settle()
+            self._wanted.clear()
+            try:
+                await asyncio.wait_for(self._wanted.wait(), self._idle_seconds if done else self._idle_seconds * 10)
+            except TimeoutError:
+                continue
+            await asyncio.sleep(self._idle_seconds / 4)
+
+    async def _settle(self) -> None:
+        """Merge what the index still holds as a list, now that nothing else is to be done: queries would read the list."""
+        async with self._database.acquire() as conn:
+            await conn.execute(_SETTLE)
+        self._dirty = False
+
+    async def run_once(self) -> int:
+        """Claim and do one batch; the number of tasks claimed."""
+        now = self._clock.now()
+        async with self._database.acquire() as conn:
+            batch = await QUEUE.claim(conn, now=now, limit=self._batch)
+            if not batch.claims:
+                return 0
+            rows = await conn.fetch(_MESSAGES, *_columns(batch.claims))
+        indexed: list[tuple[int, int, int, str, bool]] = []
+        fresh: set[str] = set()
+        for start in range(0, len(rows), _SLICE):
+            for row in rows[start : start + _SLICE]:
+                words = words_of(row[column] for column in _TEXT_COLUMNS)
+                fresh.update(word for word in words.words if not self._is_known(word))
+                indexed.append((row["tenant_id"], row["mailbox_id"], row["id"], " ".join(words.words), words.complete))
+            await asyncio.sleep(0)
+        async with self._database.transaction() as conn:
+            if fresh:
+                # In order, so that two indexers never wait for each other in a circle.
+                await conn.execute(_LEARN, sorted(fresh))
+            if indexed:
+                await conn.execute(_INSERT, *zip(*indexed, strict=True))
+            await QUEUE.finish(conn, batch.claims)
+        self._learn(fresh)
+        return len(batch.claims)
+
+    def _is_known(self, word: str) -> bool:
+        if word in self._known:
+            self._known.move_to_end(word)
+            return True
+        return False
+
+    def _learn(self, words: Iterable[str]) -> None:
+        for word in words:
+            self._known[word] = None
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+
+def _columns(claims: Sequence[Claim]) -> list[list[int]]:
+    return [[claim.values[name] for claim in claims] for name in ("tenant_id", "mailbox_id", "first_id", "last_id")]

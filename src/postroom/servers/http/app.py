@@ -1,0 +1,47 @@
+"""The ASGI application: routes, guard and gate put together."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+
+from postroom.servers.http.gate import AsgiApp, Gate, Receive, Scope, Send
+from postroom.servers.http.guard import Guard
+from postroom.servers.http.rest import content, identities, messages, meta, threads, wait
+from postroom.servers.http.services import HttpServices
+from postroom.servers.http.table import RouteTable
+
+_MODULES: Final = (meta, identities, messages, content, threads, wait)
+
+
+class HttpApp:
+    """Everything that is served over HTTP, as one ASGI application. `table` holds the rule of every route."""
+
+    def __init__(self, services: HttpServices) -> None:
+        self.services = services
+        # FastAPI routes and describes; of its middleware only what its routes need is used, the rest is the gate's.
+        self.fastapi = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        self.table = RouteTable(self.fastapi, Guard(services))
+        for module in _MODULES:
+            module.register(self.table, services)
+        self.table.seal()
+        self._routes: AsgiApp = AsyncExitStackMiddleware(self.fastapi.router)  # type: ignore[assignment]
+        self._gate = Gate(self._route, ids=services.ids, allowed=self.table.allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._gate(scope, receive, send)
+
+    def stop_waiting(self) -> None:
+        """End long polls now; for the listener's `on_drain`."""
+        self.services.stopping.set()
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self.fastapi
+        await self._routes(scope, receive, send)
+
+
+def create_http(services: HttpServices) -> HttpApp:
+    """The application over `services`. Raises ValueError for a route without a rule (A4.1)."""
+    return HttpApp(services)

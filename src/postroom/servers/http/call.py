@@ -1,0 +1,93 @@
+"""A request that passed the checks: who calls, and whose things the call is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from postroom.accounts.models import Principal, Tenant
+from postroom.accounts.permissions import Permission
+from postroom.base.errors import PostroomError
+from postroom.directory.models import Identity
+from postroom.mailbox.models import MailboxRef
+from postroom.servers.http.cursors import CursorScope, Position, scope_of, seal, unseal
+from postroom.servers.http.services import HttpServices
+from postroom.servers.http.table import Rule
+
+_KEY: Final = "postroom.call"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a route works with. `tenant` and `identity` are set when the path names them."""
+
+    services: HttpServices
+    rule: Rule
+    request: Request
+    principal: Principal
+    tenant: Tenant | None = None
+    identity: Identity | None = None
+
+    @property
+    def mailbox(self) -> MailboxRef:
+        """The mailbox of the identity in the path."""
+        identity = self.the_identity
+        return MailboxRef(identity.tenant_id, identity.id)
+
+    @property
+    def the_identity(self) -> Identity:
+        assert self.identity is not None, "the rule of this route names no identity"
+        return self.identity
+
+    @property
+    def the_tenant(self) -> Tenant:
+        assert self.tenant is not None, "the rule of this route names no tenant"
+        return self.tenant
+
+    @property
+    def may_review(self) -> bool:
+        """Whether hidden mail may be shown (security-privacy A4.4)."""
+        return self.principal.may(Permission.QUARANTINE_REVIEW)
+
+    def require(self, *permissions: Permission) -> None:
+        """Raises `permission_denied` unless all are held."""
+        require(self.principal, frozenset(permissions))
+
+    # -- cursors (rest-api §2.4)
+
+    def position(self, cursor: str | None, **filters: object) -> Position | None:
+        """Where the page begins; None at the start. Raises `invalid_request`, `cursor_expired`."""
+        if cursor is None:
+            return None
+        services = self.services
+        return unseal(services.cursor_keys, self._cursor_scope(filters), cursor, services.clock.now())
+
+    def cursor(self, position: Position, **filters: object) -> str:
+        """The cursor of the page after `position`."""
+        services = self.services
+        return seal(services.cursor_keys, self._cursor_scope(filters), position, services.clock.now())
+
+    def _cursor_scope(self, filters: dict[str, object]) -> CursorScope:
+        return scope_of(self.rule.operation, self.request.path_params, filters, self.principal.public_id)
+
+
+def attach(request: Request, call: Call) -> None:
+    request.scope[_KEY] = call
+
+
+def _call_of(request: Request) -> Call:
+    return cast(Call, request.scope[_KEY])
+
+
+CurrentCall = Annotated[Call, Depends(_call_of)]
+"""Parameter of a route: the call that the guard let in."""
+
+
+def require(principal: Principal, permissions: frozenset[Permission]) -> None:
+    """Raises `permission_denied`, naming those of `permissions` that are missing."""
+    missing = permissions - principal.permissions
+    if missing:
+        raise PostroomError("permission_denied", details={"required": sorted(missing)})

@@ -1,0 +1,144 @@
+"""The checks before a route runs, in the order of rest-api §2.3 and security-privacy A4.2.
+
+Route and method were matched before; then key → permission → level → owner within scope → rate limit → body. What is
+out of scope answers exactly as what does not exist. Schema, idempotency, policy and state are the route's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.accounts.models import Principal, PrincipalKind, Tenant
+from postroom.accounts.permissions import Level
+from postroom.accounts.rates import Bucket as RateBucket
+from postroom.accounts.service.keys import bearer
+from postroom.base.errors import PostroomError
+from postroom.base.ids import is_id
+from postroom.directory.models import Identity, IdentityStatus
+from postroom.servers.http import call as calls
+from postroom.servers.http.bodies import JsonRequest
+from postroom.servers.http.exchange import exchange_of
+from postroom.servers.http.services import HttpServices
+from postroom.servers.http.table import Bucket, Handler, Reach, Rule
+
+_IPV6_NETWORK_BITS: Final = 64
+_GONE: Final = frozenset({IdentityStatus.DELETING, IdentityStatus.DELETED})
+
+
+class Guard:
+    """Applies rules. One per application."""
+
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+
+    async def __call__(self, rule: Rule, request: Request, inner: Handler) -> Response:
+        exchange = exchange_of(request.scope)
+        exchange.operation = rule.operation
+        if rule.is_public:
+            return await inner(request)
+        principal = await self._authenticate(request)
+        exchange.principal = principal
+        exchange.rate_limit = _own_bucket(principal).limit
+        calls.require(principal, rule.permissions)
+        _check_level(rule, principal, request.path_params)
+        tenant, identity = await self._owner(rule, principal, request.path_params)
+        self._count(rule, principal, request)
+        incoming = JsonRequest(request.scope, request.receive)
+        if rule.body:
+            await incoming.load()
+        calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
+        return await inner(incoming)
+
+    async def _authenticate(self, request: Request) -> Principal:
+        rates = self._services.rates
+        network = self._network(request)
+        if network is not None:
+            failures = rates.peek(RateBucket.AUTH_FAILURES, network)
+            if not failures.allowed:
+                raise PostroomError("rate_limited", retry_after=failures.reset_after)
+        try:
+            return await self._services.verifier.verify(bearer(request.headers.get("authorization")))
+        except PostroomError as error:
+            if network is not None and error.code == "unauthenticated":
+                rates.hit(RateBucket.AUTH_FAILURES, network)
+            raise
+
+    def _network(self, request: Request) -> str | None:
+        """A pseudonym of the client's network: an IPv4 address, a /64 of IPv6."""
+        if request.client is None:
+            return None
+        host = self._services.client(request.client.host, request.headers.get("x-forwarded-for"))
+        try:
+            address = ip_address(host.partition("%")[0])
+        except ValueError:
+            return None
+        if isinstance(address, IPv6Address):
+            if address.ipv4_mapped is not None:
+                address = address.ipv4_mapped
+            else:
+                number = int(address) >> (128 - _IPV6_NETWORK_BITS)
+                return hashlib.sha256(b"6" + number.to_bytes(8, "big")).hexdigest()[:32]
+        return hashlib.sha256(b"4" + address.packed).hexdigest()[:32]
+
+    async def _owner(
+        self, rule: Rule, principal: Principal, path: dict[str, str]
+    ) -> tuple[Tenant | None, Identity | None]:
+        match rule.reach:
+            case Reach.TENANT_PATH:
+                return await self.tenant(principal, path["tenant_id"]), None
+            case Reach.IDENTITY_PATH:
+                identity = await self.identity(principal, path["identity_id"])
+                if not rule.even_gone and identity.status in _GONE:
+                    raise PostroomError("identity_not_found")
+                return None, identity
+        return None, None
+
+    async def tenant(self, principal: Principal, public_id: str) -> Tenant:
+        """A tenant within the principal's reach. Raises `tenant_not_found`."""
+        if not is_id("ten_", public_id):
+            raise PostroomError("tenant_not_found")
+        tenant = await self._services.tenants.get(public_id)
+        if not principal.reaches_tenant(tenant.id) or not _same_mode(principal, tenant):
+            raise PostroomError("tenant_not_found")
+        return tenant
+
+    async def identity(self, principal: Principal, public_id: str) -> Identity:
+        """An identity within reach, in any state. Raises `identity_not_found`."""
+        if not is_id("idn_", public_id):
+            raise PostroomError("identity_not_found")
+        return await self._services.identities.get(principal.scope, public_id)
+
+    def _count(self, rule: Rule, principal: Principal, request: Request) -> None:
+        if rule.bucket is Bucket.NONE:
+            return
+        decision = self._services.rates.hit_request(principal)
+        exchange_of(request.scope).rate_limit = decision.limit
+        if not decision.allowed:
+            details = {"bucket": decision.bucket.label, "retry_after": decision.reset_after}
+            raise PostroomError("rate_limited", details=details, retry_after=decision.reset_after)
+
+
+def _own_bucket(principal: Principal) -> RateBucket:
+    return RateBucket.API if principal.kind is PrincipalKind.KEY else RateBucket.SESSION
+
+
+def _same_mode(principal: Principal, tenant: Tenant) -> bool:
+    """A live key does not act on a test tenant, nor the reverse (L4); platform keys act on both."""
+    return principal.level is Level.PLATFORM or principal.mode is None or principal.mode is tenant.mode
+
+
+def _check_level(rule: Rule, principal: Principal, path: dict[str, str]) -> None:
+    """Raises `scope_denied` for a route above the key's level on its own tenant (F3).
+
+    On another tenant the answer is that of a missing one, from where the owner is looked up.
+    """
+    if principal.level in rule.levels:
+        return
+    if rule.reach is Reach.TENANT_PATH and path.get("tenant_id") != principal.tenant_public_id:
+        return
+    raise PostroomError("scope_denied")

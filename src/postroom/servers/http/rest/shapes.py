@@ -1,0 +1,122 @@
+"""What the mailbox says, as the resources of the API (rest-api §6.13, §6.14). Plain dictionaries, in one pass each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from postroom.events.catalogue import TRUST_FLAGS, timestamp, trust
+from postroom.mailbox.models import Direction, Mailpoint
+from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
+
+Json = dict[str, Any]
+
+MAX_SUBJECT: Final = 998
+MAX_PARTICIPANTS: Final = 50
+MAX_LABELS: Final = 64
+MAX_SNIPPET: Final = 240
+
+NOT_TRIAGED: Final[Json] = {
+    "status": "skipped",
+    "category": None,
+    "needs_reply": None,
+    "urgency": None,
+    "summary": None,
+    "language": None,
+    "risk_flags": [],
+    "model": None,
+    "version": 1,
+    "run": 0,
+    "reason": "policy_disabled",
+}
+"""What every received message says while this deployment has no triage: nobody need wait for one."""
+
+
+def message(view: MessageView, *, headers: list[Json] | None = None, with_headers: bool = False) -> Json:
+    """A Message. `with_headers` adds the member `headers`, null when the raw bytes are gone."""
+    inbound = view.direction is Direction.INBOUND
+    shape: Json = {
+        "id": view.id,
+        "thread_id": view.thread_id,
+        "identity_id": view.identity_id,
+        "direction": view.direction.value,
+        "status": view.status,
+        "from": None if view.sender is None or not view.sender.address else _point(view.sender),
+        "to": points(view.to),
+        "cc": points(view.cc),
+        # Who got a blind copy is the sender's to know.
+        "bcc": [] if inbound else points(view.bcc),
+        "reply_to": points(view.reply_to),
+        "delivered_to": view.delivered_to if inbound else None,
+        "is_primary_recipient": view.is_primary_recipient if inbound else None,
+        "subject": view.subject[:MAX_SUBJECT],
+        "sent_at": timestamp(view.sent_at),
+        "received_at": timestamp(view.received_at),
+        "extracted_text": view.extracted_text,
+        "text": view.text,
+        "html": view.html,
+        "attachments": [attachment(item) for item in view.attachments],
+        "labels": list(view.labels[:MAX_LABELS]),
+        "read": view.read,
+        "kind": view.kind,
+        "trust": trust(view.verdict, view.kind, view.facts) if inbound else None,
+        "triage": NOT_TRIAGED if inbound else None,
+        "refs": [],
+        "rfc_message_id": view.rfc_message_id or None,
+        "in_reply_to": view.in_reply_to,
+        "deliveries": None if inbound else [],
+        "flags": [fact for fact in view.facts if fact not in TRUST_FLAGS],
+        "metadata": {},
+    }
+    if with_headers:
+        shape["headers"] = headers
+    return shape
+
+
+def attachment(view: AttachmentView) -> Json:
+    part = view.part
+    return {
+        "id": view.id,
+        "filename": part.filename,
+        "content_type": part.content_type,
+        "size": part.size,
+        "disposition": part.disposition,
+        "text_status": "skipped",
+        "pages": None,
+        "risk": None,
+    }
+
+
+def thread(view: ThreadView) -> Json:
+    """A ThreadSummary."""
+    return {
+        "id": view.id,
+        "subject": view.subject,
+        "participants": points(view.participants)[:MAX_PARTICIPANTS],
+        "message_count": view.message_count,
+        "unread_count": view.unread_count,
+        "first_at": timestamp(view.first_at),
+        "last_at": timestamp(view.last_at),
+        "last_inbound_at": moment(view.last_inbound_at),
+        "last_direction": view.last_direction.value,
+        "snippet": view.snippet[:MAX_SNIPPET],
+        "labels": list(view.labels),
+        "category": None,
+        "needs_reply": None,
+        "urgency": None,
+        "archived": view.archived,
+        "hold": None,
+    }
+
+
+def points(mailpoints: tuple[Mailpoint, ...]) -> list[Json]:
+    """The mailboxes that have an address; a group or a name alone has none to show."""
+    return [{"address": point.address, "name": point.name} for point in mailpoints if point.address]
+
+
+def moment(value: datetime | None) -> str | None:
+    return None if value is None else timestamp(value)
+
+
+def _point(point: Mailpoint) -> Json:
+    return {"address": point.address, "name": point.name}

@@ -1,0 +1,70 @@
+"""What the routes need of the rest of the program. The composition root fills it; the routes see nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from postroom.accounts.rates import RateLimiter
+from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.tenants import Tenants
+from postroom.base.clock import Clock
+from postroom.base.ids import IdGenerator
+from postroom.base.settings_tree import Environment
+from postroom.blobs import BlobStore
+from postroom.db import Database
+from postroom.directory.service import Identities
+from postroom.events.live import LiveHub
+from postroom.mailbox.service import Mailboxes
+from postroom.servers.http.cursors import CursorKeys
+
+Probe = Callable[[], Coroutine[Any, Any, None]]
+"""Raises when what it looks at cannot be used."""
+
+
+class ProxyRule(Protocol):
+    """Who the client is, behind the proxies that are trusted."""
+
+    def __call__(self, peer: str, forwarded: str | None, /) -> str: ...
+
+
+def direct_peer(peer: str, forwarded: str | None, /) -> str:
+    """No proxy is trusted: the client is whoever is connected."""
+    return peer
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What `/health` says of the program. `commit` is a short build hash, or `unknown`."""
+
+    version: str
+    commit: str
+    env: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServices:
+    """One per process. `client_hash` makes a pseudonym of a network, for counting and never for logs."""
+
+    database: Database
+    blobs: BlobStore
+    clock: Clock
+    ids: IdGenerator
+    verifier: KeyVerifier
+    keys: Keys
+    rates: RateLimiter
+    tenants: Tenants
+    identities: Identities
+    mailboxes: Mailboxes
+    live: LiveHub
+    cursor_keys: CursorKeys
+    about: About
+    store_ready: Probe
+    """The blob store answers and is the one of this database."""
+    migrated: Probe
+    """The database has the schema of this program."""
+    client: ProxyRule = direct_peer
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the listener drains: long polls end."""

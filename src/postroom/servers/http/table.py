@@ -1,0 +1,224 @@
+"""The deny-by-default route table (security-privacy A4.1).
+
+A route is registered with its rule: permissions, how far the owner of what it touches is looked for, which rate bucket
+counts it, what an `Idempotency-Key` means to it. What has no rule has no route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+
+from postroom.accounts.permissions import Level, Permission
+from postroom.base.errors import ERRORS
+
+Handler = Callable[[Request], Awaitable[Response]]
+Guard = Callable[["Rule", Request, Handler], Awaitable[Response]]
+Scope = Any
+
+
+class Reach(StrEnum):
+    """Whose things the route touches, and so how the caller's scope is applied (A4.1)."""
+
+    PUBLIC = "public"
+    ANY_KEY = "any_key"
+    TENANT_PATH = "tenant_path"
+    IDENTITY_PATH = "identity_path"
+    TENANT_FILTER = "tenant_filter"
+    RESOURCE = "resource"
+
+
+class Bucket(StrEnum):
+    """Which requests are counted together (rest-api §2.8), beside the tenant's bucket, which counts all."""
+
+    NONE = "none"
+    API = "api"
+
+
+class Idempotency(StrEnum):
+    """What an `Idempotency-Key` header means (rest-api §2.5)."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+ALL_LEVELS: Final = frozenset(Level)
+NOT_IDENTITY: Final = frozenset({Level.PLATFORM, Level.PARTNER, Level.TENANT})
+_WITHOUT_PERMISSION: Final = frozenset({Reach.PUBLIC, Reach.ANY_KEY})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One operation of the API and what it takes to be let in."""
+
+    method: str
+    path: str
+    operation: str
+    tag: str
+    reach: Reach
+    permissions: frozenset[Permission]
+    levels: frozenset[Level]
+    bucket: Bucket
+    idempotency: Idempotency
+    body: bool = False
+    """Whether the request has a JSON body."""
+    even_gone: bool = False
+    """Whether the route also serves an identity that is being deleted or is deleted."""
+    conditional: frozenset[Permission] = frozenset()
+    """Permissions needed in some cases only; documentation, the route itself asks for them."""
+    errors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Status → codes the operation may answer beside those that follow from the rest of the rule."""
+
+    def __post_init__(self) -> None:
+        public = self.reach is Reach.PUBLIC
+        if not self.permissions and self.reach not in _WITHOUT_PERMISSION:
+            raise ValueError(f"{self.operation}: only public routes and those for any key go without a permission")
+        if public and (self.permissions or self.levels or self.bucket is not Bucket.NONE):
+            raise ValueError(f"{self.operation}: a public route has no keys to ask for anything")
+        if not public and (not self.levels or self.bucket is Bucket.NONE):
+            raise ValueError(f"{self.operation}: a route with keys names their levels and a bucket")
+        if unknown := [code for codes in self.errors.values() for code in codes if code not in ERRORS]:
+            raise ValueError(f"{self.operation}: unknown error codes {unknown}")
+
+    @property
+    def is_public(self) -> bool:
+        return self.reach is Reach.PUBLIC
+
+    def all_errors(self) -> dict[int, tuple[str, ...]]:
+        """Status → codes, those that the checks before the route may answer included (rest-api §2.7)."""
+        codes: dict[int, list[str]] = {}
+
+        def add(*names: str) -> None:
+            for name in names:
+                codes.setdefault(ERRORS[name].status, []).append(name)
+
+        if self.body:
+            add("invalid_request", "payload_too_large")
+        if self.idempotency is not Idempotency.NONE:
+            add("invalid_request", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress")
+        if not self.is_public:
+            add("unauthenticated", "key_expired", "key_revoked", "rate_limited", "unavailable")
+        if self.permissions:
+            add("permission_denied", "scope_denied", "tenant_suspended", "partner_suspended")
+        add("internal_error")
+        for names in self.errors.values():
+            add(*names)
+        return {status: tuple(dict.fromkeys(names)) for status, names in sorted(codes.items())}
+
+
+class GuardedRoute(APIRoute):
+    """A FastAPI route whose handler runs behind the guard, which applies the rule."""
+
+    rule: Rule
+    guard: Guard
+
+    def get_route_handler(self) -> Any:
+        inner = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await self.guard(self.rule, request, inner)
+
+        return handler
+
+
+class RouteTable:
+    """Registers routes, and knows them."""
+
+    def __init__(self, app: FastAPI, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+        self._rules: dict[str, Rule] = {}
+
+    def add(
+        self,
+        rule: Rule,
+        endpoint: Callable[..., Awaitable[Response]],
+        *,
+        summary: str,
+        answers: Mapping[int, type[BaseModel] | None],
+        contents: Mapping[int, str] | None = None,
+    ) -> None:
+        """Register a route. `answers`: status → schema of its body; `contents`: status → media type where it is not JSON."""
+        if rule.operation in self._rules:
+            raise ValueError(f"{rule.operation} is registered already")
+        rule_, guard_ = rule, self._guard
+
+        class Bound(GuardedRoute):
+            rule = rule_
+
+            async def guard(self, rule: Rule, request: Request, inner: Handler) -> Response:  # type: ignore[override]
+                return await guard_(rule, request, inner)
+
+        self._rules[rule.operation] = rule
+        self._app.router.add_api_route(
+            rule.path,
+            endpoint,
+            methods=[rule.method],
+            operation_id=rule.operation,
+            summary=summary,
+            tags=[rule.tag],
+            response_model=None,
+            responses=_responses(rule, answers, contents or {}),
+            route_class_override=Bound,
+            openapi_extra=_extensions(rule),
+        )
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Every rule, in order of registration."""
+        return tuple(self._rules.values())
+
+    def seal(self) -> None:
+        """Raises ValueError when the application has a route that did not come through `add`."""
+        for route in self._app.routes:
+            if not isinstance(route, GuardedRoute):
+                raise ValueError(f"route without a rule: {getattr(route, 'path', route)!r}")
+
+    def allowed(self, scope: Scope) -> Iterator[str]:
+        """The methods that the path of a request has."""
+        for route in self._app.routes:
+            if _matches_path(route, scope):
+                yield from route.methods or ()  # type: ignore[attr-defined]
+
+
+def _matches_path(route: BaseRoute, scope: Scope) -> bool:
+    return route.matches(scope)[0] is not Match.NONE
+
+
+def _responses(
+    rule: Rule, answers: Mapping[int, type[BaseModel] | None], contents: Mapping[int, str]
+) -> dict[int | str, dict[str, Any]]:
+    responses: dict[int | str, dict[str, Any]] = {}
+    for status, model in answers.items():
+        entry: dict[str, Any] = {"description": "Success"}
+        if model is not None:
+            entry["model"] = model
+        elif status in contents:
+            entry["content"] = {contents[status]: {"schema": {"type": "string", "format": "binary"}}}
+        responses[status] = entry
+    for status, codes in rule.all_errors().items():
+        responses[status] = {"description": ERRORS[codes[0]].message, "x-error-codes": list(codes)}
+    return responses
+
+
+def _extensions(rule: Rule) -> dict[str, Any]:
+    """Vendor extensions of the published contract (rest-api §1)."""
+    extensions: dict[str, Any] = {
+        "x-required-permission": None if rule.is_public else sorted(rule.permissions),
+        "x-key-levels": [level.value for level in sorted(rule.levels, key=lambda level: -level.rank)],
+        "x-rate-limit-buckets": [] if rule.bucket is Bucket.NONE else [rule.bucket.value],
+        "x-idempotency": rule.idempotency.value,
+    }
+    if rule.conditional:
+        extensions["x-permission-notes"] = "Sometimes also: " + ", ".join(sorted(rule.conditional))
+    return extensions

@@ -1,0 +1,72 @@
+"""The trace header put before an accepted message (RFC 5321 §4.4, RFC 3848, RFC 6531 §4.3; rule A8)."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# Characters of a host name or address literal. A claimed name may hold anything else, which becomes "?".
+_NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9._:\[\]-]")
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+# (TLS, authenticated) -> name in the IANA "Mail Transmission Types" registry
+_TRANSMISSION: Final = {
+    (False, False): "ESMTP",
+    (True, False): "ESMTPS",
+    (False, True): "ESMTPA",
+    (True, True): "ESMTPSA",
+}
+
+
+def transmission_type(*, esmtp: bool, tls: bool = False, authenticated: bool = False, smtputf8: bool = False) -> str:
+    """The `with` word: `SMTP`, `ESMTP[S][A]` (RFC 3848), or `UTF8SMTP[S][A]` (RFC 6531 §4.3)."""
+    if not esmtp and not tls and not authenticated:
+        return "SMTP"
+    name = _TRANSMISSION[tls, authenticated]
+    return "UTF8SMTP" + name[len("ESMTP") :] if smtputf8 else name
+
+
+def format_date(moment: datetime) -> str:
+    """`moment` as an RFC 5322 §3.3 date-time in UTC."""
+    utc = moment.astimezone(UTC)
+    return (
+        f"{_DAYS[utc.weekday()]}, {utc.day:02d} {_MONTHS[utc.month - 1]} {utc.year:04d} "
+        f"{utc.hour:02d}:{utc.minute:02d}:{utc.second:02d} +0000"
+    )
+
+
+def trace_header(
+    *,
+    return_path: str,
+    helo: str,
+    peer_ip: str,
+    peer_name: str | None,
+    hostname: str,
+    version: str,
+    transmission: str,
+    connection_id: str,
+    recipient: str | None,
+    received_at: datetime,
+) -> bytes:
+    """`Return-Path` and `Received`, folded, ending in CRLF, to stand directly before the message as received.
+
+    `return_path` is empty for the null sender. `recipient` is given only when the message has exactly one (rule A8).
+    `peer_ip` comes from the socket, empty for a local one; `peer_name` is its confirmed host name, or `None`.
+    `transmission` is `transmission_type(…)` or `LMTP`. Control characters never get through.
+    """
+    return (
+        f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n"
+        f"Received: from {_NOT_A_NAME.sub('?', helo) or 'unknown'} ({_peer(peer_ip, peer_name)})\r\n"
+        f"\tby {hostname} (Postroom {version})\r\n"
+        f"\twith {transmission} id {connection_id}"
+        + (f"\r\n\tfor <{_CONTROLS.sub('?', recipient)}>" if recipient else "")
+        + f";\r\n\t{format_date(received_at)}\r\n"
+    ).encode()
+
+
+def _peer(peer_ip: str, peer_name: str | None) -> str:
+    if not peer_ip:
+        return "local"
+    literal = f"[IPv6:{peer_ip}]" if ":" in peer_ip else f"[{peer_ip}]"
+    return f"{_NOT_A_NAME.sub('?', peer_name)} {literal}" if peer_name else literal

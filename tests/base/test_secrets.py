@@ -1,0 +1,105 @@
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from postroom.base.secrets import FILE_NAME, ensure_secrets, load_secrets
+from postroom.base.settings import SettingsError
+
+A, B, C, D = (base64.b64encode(bytes([n]) * 32).decode() for n in range(1, 5))
+
+
+def test_made_once_kept_and_private(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert ensure_secrets(data) == ("master_key", "key_pepper", "hash_key")
+    first = load_secrets(data, {})
+    assert ensure_secrets(data) == ()
+    assert load_secrets(data, {}) == first
+    assert len({first.master_key, first.key_pepper, first.hash_key}) == 3
+    assert (data / FILE_NAME).stat().st_mode & 0o777 == 0o600
+    assert data.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(data) == [FILE_NAME]
+
+
+def test_only_what_is_missing_is_made(tmp_path: Path) -> None:
+    environ = {"POSTROOM_KEY_PEPPER": A}
+    assert ensure_secrets(tmp_path, lambda n: b"\x09" * n, environ) == ("master_key", "hash_key")
+    secrets = load_secrets(tmp_path, environ)
+    assert (secrets.key_pepper, secrets.hash_key) == (b"\x01" * 32, b"\x09" * 32)
+    assert ensure_secrets(tmp_path) == ("key_pepper",)
+    assert load_secrets(tmp_path, {}).hash_key == b"\x09" * 32
+
+
+def test_environment_then_file_reference_then_secrets_file(tmp_path: Path) -> None:
+    ensure_secrets(tmp_path)
+    (tmp_path / "pepper").write_text(B + "\n")
+    environ = {
+        "POSTROOM_KEY_PEPPER_FILE": str(tmp_path / "pepper"),
+        "POSTROOM_HASH_KEY": C,
+        "POSTROOM_HASH_KEY_FILE": "/nowhere",
+    }
+    secrets = load_secrets(tmp_path, environ)
+    assert (secrets.key_pepper, secrets.hash_key) == (b"\x02" * 32, b"\x03" * 32)
+
+
+def test_master_key_slots(tmp_path: Path) -> None:
+    environ = {"POSTROOM_MASTER_KEY": A, "POSTROOM_MASTER_KEY_B": B, "POSTROOM_KEY_PEPPER": C, "POSTROOM_HASH_KEY": D}
+    assert load_secrets(tmp_path, environ).master_key == b"\x01" * 32
+    turned = load_secrets(tmp_path, environ | {"POSTROOM_MASTER_KEY_ACTIVE": "b"})
+    assert (turned.master_key, turned.other_master_key) == (b"\x02" * 32, b"\x01" * 32)
+    for wrong in (
+        {"POSTROOM_MASTER_KEY_B": A},
+        {"POSTROOM_MASTER_KEY_ACTIVE": "c"},
+        {"POSTROOM_MASTER_KEY_B": "", "POSTROOM_MASTER_KEY_ACTIVE": "b"},
+    ):
+        with pytest.raises(SettingsError):
+            load_secrets(tmp_path, environ | wrong)
+
+
+def test_problems_name_all_and_show_none(tmp_path: Path) -> None:
+    environ = {"POSTROOM_KEY_PEPPER": "canary", "POSTROOM_HASH_KEY_FILE": "/nowhere/canary2"}
+    with pytest.raises(SettingsError) as caught:
+        load_secrets(tmp_path, environ)
+    assert sorted(line.partition(":")[0] for line in caught.value.problems) == [
+        "POSTROOM_HASH_KEY",
+        "POSTROOM_HASH_KEY_FILE",
+        "POSTROOM_KEY_PEPPER",
+        "POSTROOM_MASTER_KEY",
+    ]
+    assert "canary" not in str(caught.value)
+
+
+def test_values_are_not_shown(tmp_path: Path) -> None:
+    ensure_secrets(tmp_path)
+    assert repr(load_secrets(tmp_path, {})) == "Secrets()"
+
+
+@pytest.mark.parametrize("content", ['other = "x"\n', "hash_key = 5\n", "hash_key = \n"])
+def test_spoilt_file_is_not_overwritten(tmp_path: Path, content: str) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(SettingsError):
+        ensure_secrets(tmp_path)
+    assert path.read_text() == content
+
+
+def test_open_file_and_link_are_refused(tmp_path: Path) -> None:
+    ensure_secrets(tmp_path)
+    path = tmp_path / FILE_NAME
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match="0600"):
+        load_secrets(tmp_path, {})
+    path.chmod(0o600)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        ensure_secrets(tmp_path)
+
+
+def test_base64_of_either_alphabet_with_or_without_padding(tmp_path: Path) -> None:
+    value = bytes(range(224, 256))
+    for text in (base64.urlsafe_b64encode(value).decode(), base64.b64encode(value).decode().rstrip("=")):
+        environ = {"POSTROOM_MASTER_KEY": A, "POSTROOM_KEY_PEPPER": B, "POSTROOM_HASH_KEY": text}
+        assert load_secrets(tmp_path, environ).hash_key == value

@@ -1,0 +1,226 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.base.settings import (
+    PlaintextAuth,
+    Role,
+    Settings,
+    SettingsError,
+    default_data_dir,
+    environment_names,
+    find_config,
+    load,
+)
+
+BASE = {"POSTROOM_PLATFORM_DOMAIN": "agents.example", "POSTROOM_API_HOST": "api.example.com"}
+
+
+def problems(overrides: dict[str, object] | None = None, toml: Path | None = None, **environ: str) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        load(overrides, BASE | environ, toml)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return caught.value.problems
+
+
+@pytest.mark.covers("D1", "D13", "D21", "D23")
+def test_defaults() -> None:
+    settings = load(environ=BASE)
+    assert settings.allow_plaintext_auth is PlaintextAuth.LOOPBACK
+    assert settings.server.hostname == "mx.agents.example"
+    assert settings.console_host == settings.api_host == "api.example.com"
+    assert settings.server.roles == frozenset(Role)
+    assert (settings.smtp.port, settings.smtp.submission_port, settings.imap.port, settings.api.port) == (
+        25,
+        587,
+        143,
+        8080,
+    )
+    assert settings.limits.max_message_size == 26_214_400
+    assert settings.limits.max_connections_per_ip == 50
+    assert settings.tls.cert_path is None
+    assert settings.database.url == ""
+
+
+@pytest.mark.covers("D13", "H1")
+def test_precedence(tmp_path: Path) -> None:
+    toml = tmp_path / "postroom.toml"
+    toml.write_text(
+        'platform_domain = "file.example"\n[smtp]\nport = 1025\nsubmission_port = 1587\nsmtps_port = 1465\n'
+    )
+    settings = load(
+        {"smtp.smtps_port": 3465, "smtp.port": None},
+        {"POSTROOM_API_HOST": "api.example.com", "POSTROOM_SMTP_SUBMISSION_PORT": "2587"},
+        toml,
+    )
+    assert settings.platform_domain == "file.example"
+    assert (settings.smtp.port, settings.smtp.submission_port, settings.smtp.smtps_port) == (1025, 2587, 3465)
+
+
+@pytest.mark.covers("D13", "H1")
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("POSTROOM_SMTP_PORT", "2525", lambda s: s.smtp.port == 2525),
+        ("POSTROOM__SMTP__PORT", "2525", lambda s: s.smtp.port == 2525),
+        ("POSTROOM_DATABASE_URL", "postgresql://h/d", lambda s: s.database.url == "postgresql://h/d"),
+        ("DATABASE_URL", "postgresql://h/d", lambda s: s.database.url == "postgresql://h/d"),
+        ("POSTROOM_DATA_DIR", "/srv/mail", lambda s: s.server.data_dir == Path("/srv/mail")),
+        ("POSTROOM_ROLES", "smtp, worker", lambda s: s.server.roles == {Role.SMTP, Role.WORKER}),
+        ("POSTROOM_ROLES", "all", lambda s: s.server.roles == frozenset(Role)),
+        ("POSTROOM_BLOB_STORE", "maildir", lambda s: s.storage.backend == "local"),
+        ("POSTROOM_MAX_MESSAGE_BYTES", "30000000", lambda s: s.limits.max_message_size == 30_000_000),
+        ("POSTROOM_LOG_LEVEL", "DEBUG", lambda s: s.server.log_level == "debug"),
+        ("POSTROOM_MX_HOSTS", '["b.example", "a.example"]', lambda s: s.mx_hosts == ("b.example", "a.example")),
+        ("POSTROOM_MX_HOSTS", "b.example,a.example", lambda s: s.server.hostname == "b.example"),
+        ("POSTROOM__API__HOST", "127.0.0.1", lambda s: (s.api.host, s.api_host) == ("127.0.0.1", "api.example.com")),
+        ("POSTROOM_TRUSTED_PROXIES", "10.0.0.0/8,::1/128", lambda s: len(s.api.trusted_proxies) == 2),
+        ("POSTROOM_ALLOW_PLAINTEXT_AUTH", "never", lambda s: s.allow_plaintext_auth is PlaintextAuth.NEVER),
+        ("POSTROOM_PLATFORM_DOMAIN", "Agents.Example.", lambda s: s.platform_domain == "agents.example"),
+    ],
+)
+def test_names_in_the_environment(name: str, value: str, found: object) -> None:
+    assert callable(found)
+    assert found(load(environ=BASE | {name: value}))
+
+
+def test_our_database_url_goes_before_everybodys() -> None:
+    environ = BASE | {"DATABASE_URL": "postgres://a/a", "POSTROOM_DATABASE_URL": "postgres://b/b"}
+    assert load(environ=environ).database.url == "postgres://b/b"
+
+
+def test_two_of_our_names_that_differ_are_a_problem() -> None:
+    (problem,) = problems(POSTROOM_SMTP_PORT="25", POSTROOM__SMTP__PORT="26")
+    assert "POSTROOM_SMTP_PORT" in problem
+    assert "POSTROOM__SMTP__PORT" in problem
+
+
+def test_every_name_leads_to_a_key_and_loading_ignores_the_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_SMTP_PORT", "2600")
+    assert load(environ=BASE).smtp.port == 25
+    assert environment_names()["POSTROOM_API_HOST"] == "api_host"
+
+
+def test_all_problems_come_at_once_with_key_source_and_want(tmp_path: Path) -> None:
+    toml = tmp_path / "postroom.toml"
+    toml.write_text('key_pepper = "x"\n[imap]\nprot = 1\n[queue]\nworkers = 0\n')
+    found = problems(
+        {"api.port": 70000},
+        toml,
+        POSTROOM_SMTP_PORT="25a",
+        POSTROOM_DATABASE_URL="mysql://u:canary@h",
+        POSTROOM_LIMITS_NONSENSE="1",
+        POSTROOM_ROLES="smtp,lmtp",
+    )
+    text = "\n".join(found)
+    for key, source in [
+        ("key_pepper", str(toml)),
+        ("imap.prot", str(toml)),
+        ("queue.workers", str(toml)),
+        ("api.port", "the command line"),
+        ("smtp.port", "POSTROOM_SMTP_PORT"),
+        ("database.url", "POSTROOM_DATABASE_URL"),
+        ("POSTROOM_LIMITS_NONSENSE", "the environment"),
+        ("server.roles", "POSTROOM_ROLES"),
+    ]:
+        assert any(line.startswith(key + ":") and source in line for line in found), key
+    assert len(found) == 8
+    assert "canary" not in text
+
+
+@pytest.mark.covers("A1", "A7", "H2")
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"POSTROOM_SMTP_PORT": "0"}, "smtp.port: 0 is refused"),
+        ({"POSTROOM_IMAP_PORT": "587"}, "smtp.submission_port, imap.port"),
+        ({"POSTROOM_HOSTNAME": "not_a_name"}, "server.hostname"),
+        ({"POSTROOM_HOSTNAME": "-a.example"}, "server.hostname"),
+        ({"POSTROOM_LIMITS_MAX_ATTACHMENT_SIZE": "30000000"}, "limits.max_attachment_size"),
+        ({"POSTROOM_LIMITS_MAX_CONNECTIONS_PER_IP": "2000"}, "limits.max_connections_per_ip"),
+        ({"POSTROOM_LIMITS_MAX_MIME_DEPTH": "101"}, "limits.max_mime_depth"),
+        ({"POSTROOM_LIMITS_MAX_MESSAGE_SIZE": "0"}, "limits.max_message_size"),
+        ({"POSTROOM_DATABASE_MIN_CONNECTIONS": "21"}, "database.min_connections"),
+        ({"POSTROOM_TLS_CERT": "/c.pem"}, "tls.cert_path, tls.key_path"),
+        ({"POSTROOM_ROLES": ""}, "server.roles"),
+        ({"POSTROOM_QUEUE_POLL_INTERVAL_SECS": "nan"}, "queue.poll_interval_secs"),
+    ],
+)
+def test_cross_checks(environ: dict[str, str], words: str) -> None:
+    found = problems(None, None, **environ)
+    assert any(line.startswith(words) for line in found)
+
+
+def test_equal_ports_are_fine_where_one_is_off() -> None:
+    assert load({"imap.port": 25, "imap.enabled": False}, BASE).imap.port == 25
+    assert load({"smtp.port": 0, "smtp.enabled": False}, BASE).smtp.port == 0
+
+
+def test_unknown_keys_pass_when_not_strict(tmp_path: Path) -> None:
+    toml = tmp_path / "postroom.toml"
+    toml.write_text("[server]\nstrict_config = false\n[smtp]\nprot = 1\n[nothing]\nx = 1\n")
+    assert load(None, BASE, toml).server.strict_config is False
+
+
+def test_strange_variables_are_told_not_refused() -> None:
+    settings = load(environ=BASE | {"POSTROOM_SERVICE_HOST": "10.0.0.1", "POSTROOM_MASTER_KEY": "x", "PATH": "/bin"})
+    assert settings.ignored_environment == ("POSTROOM_SERVICE_HOST",)
+
+
+def test_required_names_and_local_stand_ins() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load()
+    assert [line.partition(":")[0] for line in caught.value.problems] == ["platform_domain", "api_host"]
+    local = load(environ={"POSTROOM_ENV": "local"})
+    assert (local.platform_domain, local.api_host, local.server.hostname) == (
+        "postroom.localhost",
+        "localhost",
+        "localhost",
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"smtp = ", b"\xff", b"[smtp]\nport = 1\nport = 2\n", b"smtp = 5\n", b"[[smtp]]\n"]
+)
+def test_files_that_are_not_settings(tmp_path: Path, content: bytes) -> None:
+    toml = tmp_path / "postroom.toml"
+    toml.write_bytes(content)
+    assert problems(None, toml)
+
+
+def test_missing_file_is_a_problem(tmp_path: Path) -> None:
+    assert "cannot be read" in problems(None, tmp_path / "none.toml")[0]
+
+
+@given(st.dictionaries(st.sampled_from(sorted(environment_names())), st.text(max_size=20), max_size=5))
+def test_any_environment_gives_settings_or_lines(environ: dict[str, str]) -> None:
+    lines: tuple[str, ...] = ()
+    try:
+        settings = load(environ=BASE | environ)
+    except SettingsError as error:
+        lines = error.problems
+    else:
+        assert isinstance(settings, Settings)
+        return
+    assert lines
+    assert all(line.strip() for line in lines)
+
+
+def test_masked_hides_passwords_in_urls() -> None:
+    settings = load(environ=BASE | {"DATABASE_URL": "postgresql://u:canary@h:5432/d?sslpassword=canary&x=1"})
+    dump = settings.masked()
+    assert "canary" not in str(dump)
+    assert dump["database"]["url"] == "postgresql://u:********@h:5432/d?sslpassword=********&x=1"
+    assert dump["smtp"]["port"] == 25
+
+
+@pytest.mark.covers("D13")
+def test_where_files_are(tmp_path: Path) -> None:
+    assert find_config({"POSTROOM_CONFIG": "/x/y.toml"}, tmp_path) == Path("/x/y.toml")
+    (tmp_path / "postroom.toml").touch()
+    assert find_config({}, tmp_path) == tmp_path / "postroom.toml"
+    assert default_data_dir({"STATE_DIRECTORY": "/var/lib/p:/other"}, tmp_path) == Path("/var/lib/p")
+    assert load(environ=BASE, data_dir=tmp_path).server.data_dir == tmp_path
+    assert load(environ=BASE, host_name="node 7!").server.node_id == "node-7-"
