@@ -23,7 +23,7 @@ _WORDS = _PROSE.split()
 def sample(size: int = 10_000) -> bytes:
     """A multipart/mixed message of about `size` bytes: alternative text and HTML, one small attachment."""
     rng = random.Random(7)  # fixed, so that runs compare
-    prose = "\n".join(" ".join(rng.choices(_WORDS, k=12)) for _ in range(size // 300))
+    prose = "\n".join(" ".join(rng.choices(_WORDS, k=12)) for _ in range(size // 240))
     message = EmailMessage()
     message["Received"] = "from out.example.com (out.example.com [192.0.2.7]) by mx.example.net with ESMTPS; " * 2
     message["DKIM-Signature"] = "v=1; a=rsa-sha256; c=relaxed/relaxed; d=example.com; s=s1; b=" + "QUJD" * 80
@@ -37,7 +37,7 @@ def sample(size: int = 10_000) -> bytes:
     message["In-Reply-To"] = "<a3@example.net>"
     message.set_content(prose)
     message.add_alternative(f"<html><body><p>{prose.replace(chr(10), '</p><p>')}</p></body></html>", subtype="html")
-    message.add_attachment(rng.randbytes(size // 8), maintype="application", subtype="pdf", filename="report.pdf")
+    message.add_attachment(rng.randbytes(size // 7), maintype="application", subtype="pdf", filename="report.pdf")
     return message.as_bytes(policy=email.policy.SMTP)
 
 

@@ -7,7 +7,7 @@ upgrade of ICU.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
+import json
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -138,9 +138,7 @@ def _table(name: str, rows: dict[str, list[int]]) -> str:
     lines = [f"\n{name}: Final[tuple[tuple[str, str], ...]] = ("]
     for key in sorted(rows):
         text = runs(sorted(rows[key]))
-        quoted = f'"{key}"' if key != '"' else "'\"'"
-        if key == "\\":
-            quoted = '"\\\\"'
+        quoted = json.dumps(key)
         pieces: list[str] = []
         while len(text) > 100:
             cut = text.rindex(" ", 0, 100) + 1

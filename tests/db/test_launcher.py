@@ -25,7 +25,7 @@ import asyncpg
 import pytest
 
 import postroom
-from postroom.db import LocalPostgres, PostgresLaunchError
+from postroom.db import Database, LocalPostgres, PostgresLaunchError, is_transient
 from postroom.db.cluster import MAX_SOCKET_PATH, SOCKET_NAME, Cluster
 
 pytestmark = pytest.mark.covers("B17")
@@ -171,7 +171,6 @@ async def test_log_has_no_statements_and_no_values(make_server: MakeServer, data
     assert "INSERT" not in logs
 
 
-@pytest.mark.covers("J9")
 async def test_another_major_version_is_refused_untouched(make_server: MakeServer, data_dir: Path) -> None:
     server = make_server()
     await server.start()
@@ -406,6 +405,45 @@ async def test_watch_starts_a_killed_server_again(make_server: MakeServer) -> No
         assert await query(server, "SELECT n FROM kept") == 42
 
 
+@pytest.mark.covers("B15")
+async def test_acknowledged_commits_survive_kills_under_load(make_server: MakeServer) -> None:
+    server = make_server(watch=True)
+    await server.start()
+    acknowledged: set[int] = set()
+    ended = asyncio.Event()
+    async with Database(server, min_size=1, max_size=4, acquire_timeout=5) as database:
+        async with database.acquire() as connection:
+            await connection.execute("CREATE TABLE kept (n int PRIMARY KEY)")
+
+        async def load(n: int) -> None:
+            while not ended.is_set():
+                try:
+                    async with database.transaction() as connection:
+                        await connection.execute("INSERT INTO kept VALUES ($1)", n)
+                except Exception as exc:
+                    if not is_transient(exc):
+                        raise
+                    await asyncio.sleep(0.01)
+                else:
+                    acknowledged.add(n)
+                n += 4
+
+        workers = [asyncio.create_task(load(n)) for n in range(4)]
+        for _ in range(3):
+            enough = len(acknowledged) + 200
+            await until(lambda enough=enough: len(acknowledged) >= enough)  # type: ignore[misc]
+            pid = server.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda pid=pid: server.pid not in (None, pid))  # type: ignore[misc]
+            await answers(server)
+        ended.set()
+        await asyncio.gather(*workers)
+        async with database.acquire() as connection:
+            found = {row["n"] for row in await connection.fetch("SELECT n FROM kept")}
+    assert acknowledged <= found
+
+
 async def test_waits_for_a_server_that_is_slow_to_come_up(make_server: MakeServer, data_dir: Path) -> None:
     """A leftover that takes no connections yet is waited for, neither refused nor doubled."""
     with postroom_process(data_dir) as (child, pid):
@@ -462,6 +500,57 @@ async def make_server_again(server: LocalPostgres) -> None:
 async def test_a_server_that_cannot_start_says_why(make_server: MakeServer) -> None:
     with pytest.raises(PostgresLaunchError, match=r"(?s)ended while starting.*shared_buffers"):
         await make_server(settings={"shared_buffers": "many"}).start()
+
+
+async def test_an_interrupted_start_leaves_no_server(
+    make_server: MakeServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server()
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(server, "_create_database", never)
+    starting = asyncio.create_task(server.start())
+    await until(lambda: server.pid is not None)
+    pid = server.pid
+    assert pid is not None
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: not server.is_running())
+    await make_server().start()
+
+
+async def test_a_restored_copy_with_open_modes_is_closed_again(make_server: MakeServer, data_dir: Path) -> None:
+    server = make_server()
+    await server.start()
+    await server.stop()
+    (data_dir / "postgres/data").chmod(0o755)
+    (data_dir / "postgres/run").chmod(0o755)
+    await server.start()
+    assert (data_dir / "postgres/data").stat().st_mode & 0o777 == 0o700
+    assert (data_dir / "postgres/run").stat().st_mode & 0o777 == 0o700
+
+
+async def test_files_that_cannot_be_made_are_a_launch_error(make_server: MakeServer, data_dir: Path) -> None:
+    data_dir.write_text("a file where the directory should be")
+    with pytest.raises(PostgresLaunchError, match="cannot be set up"):
+        await make_server().start()
+
+
+async def test_a_server_that_is_no_process_here_is_not_adopted(
+    make_server: MakeServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another container shares the directory: it could be neither watched nor stopped."""
+    with postroom_process(data_dir) as (child, pid):
+        child.kill()
+        child.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "is_our_postmaster", lambda self, pid: False)
+            with pytest.raises(PostgresLaunchError, match="not a process of this machine or container"):
+                await make_server().start()
+        assert Cluster(data_dir, {}).is_our_postmaster(pid)
 
 
 @pytest.mark.parametrize("name", ["listen_addresses", "unix_socket_permissions", "hba_file", "Bad-Name", "a\nb"])

@@ -92,10 +92,16 @@ def test_line_ends_do_not_change_a_checksum() -> None:
     assert Migration(1, "x", "a\r\nb").checksum == Migration(1, "x", "a\nb").checksum
 
 
-async def test_a_newer_database_is_refused(empty: ConnectionTarget) -> None:
+async def test_a_schema_one_ahead_is_run_on_and_two_ahead_refused(empty: ConnectionTarget) -> None:
+    """The previous release must run on the new schema (cli-config-ops A8)."""
     await Migrator(empty, [FIRST, SECOND]).run()
-    with pytest.raises(MigrationError, match=r"newer than this program.*0002_more"):
-        await Migrator(empty, [FIRST]).run()
+    assert await Migrator(empty, [FIRST]).run() == ()
+    assert (await Migrator(empty, [FIRST]).status()).ahead == (2,)
+    await Migrator(empty, [FIRST, SECOND, Migration(3, "last", "SELECT 1")]).run()
+    for attempt in (Migrator(empty, [FIRST]).run, Migrator(empty, [FIRST]).status):
+        with pytest.raises(MigrationError, match=r"newer than this program.*0003"):
+            await attempt()
+    assert (await Migrator(empty, [FIRST, SECOND]).status()).ahead == (3,)
 
 
 async def test_a_gap_in_what_ran_is_refused(empty: ConnectionTarget) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from postroom.db import (
     Database,
+    DatabaseRefusedError,
     DatabaseUnavailable,
     Isolation,
     NestedAcquireError,
@@ -20,6 +21,8 @@ from postroom.db import (
     is_transient,
     pool,
 )
+
+WHATEVER_COMES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 @pytest.mark.parametrize("value", [{"a": [1, None, "ü"]}, [], "text", 7, None])
@@ -112,7 +115,7 @@ async def test_an_open_transaction_does_not_survive_release(database_url: str) -
 
 
 async def test_a_killed_connection_is_replaced(db: Database) -> None:
-    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)) as caught:
+    with pytest.raises(WHATEVER_COMES) as caught:
         async with db.acquire() as connection:
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     assert is_connection_lost(caught.value)
@@ -129,6 +132,73 @@ async def test_no_server_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="not open"):
         async with database.acquire():
             pass
+
+
+async def test_a_wrong_url_is_refused_for_good(database_url: str) -> None:
+    name = database_url.split("/")[3].split("?")[0]
+    wrong = [
+        "no url at all",
+        "postgresql://host:notaport/x",
+        database_url.replace(name, "postroom_test_no_such_database"),
+    ]
+    for url in wrong:
+        with pytest.raises(DatabaseRefusedError) as caught:
+            await Database(url).open()
+        assert not is_transient(caught.value)
+
+
+@pytest.mark.covers("B15")
+async def test_a_backend_killed_inside_a_transaction(db: Database) -> None:
+    async def lose() -> None:
+        async with db.transaction() as connection:
+            pid = await connection.fetchval("SELECT pg_backend_pid()")
+            other = await db.connect()
+            await other.execute("SELECT pg_terminate_backend($1)", pid)
+            await other.close()
+            await connection.execute("SELECT 1")
+
+    with pytest.raises(WHATEVER_COMES) as caught:
+        await lose()
+    assert is_connection_lost(caught.value)
+    async with db.transaction() as connection:
+        assert await connection.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.covers("B15")
+async def test_a_session_that_ended_unnoticed_is_a_lost_connection(db: Database) -> None:
+    async def lose() -> None:
+        async with db.transaction() as connection:
+            pid = await connection.fetchval("SELECT pg_backend_pid()")
+            other = await db.connect()
+            await other.execute("SELECT pg_terminate_backend($1)", pid)
+            gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)"
+            async with asyncio.timeout(30):
+                while not await other.fetchval(gone, pid):
+                    pass
+            await other.close()
+            await asyncio.sleep(0)  # the loop sees the end of the stream
+            await connection.execute("SELECT 1")
+
+    with pytest.raises(WHATEVER_COMES) as caught:
+        await lose()
+    assert is_connection_lost(caught.value)
+    assert not is_data_error(caught.value)
+
+
+@pytest.mark.covers("B15")
+async def test_an_error_is_not_hidden_by_the_rollback_that_fails(db: Database) -> None:
+    async def lose() -> None:
+        async with db.transaction() as connection:
+            connection.terminate()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await lose()
+    async with db.acquire() as connection:
+        await connection.execute("CREATE TABLE t (n int)")
+        connection.terminate()  # after the work was done: nobody's error
+    async with db.acquire() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM t") == 0
 
 
 async def test_an_old_server_is_refused(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +299,7 @@ def test_other_classes() -> None:
     assert is_connection_lost(ConnectionResetError())
     assert is_connection_lost(asyncpg.AdminShutdownError("bye"))
     assert is_connection_lost(asyncpg.CannotConnectNowError("starting"))
+    assert is_connection_lost(asyncpg.InternalClientError("cannot switch to state 15"))
     assert is_transient(TimeoutError())
     for neither in (ValueError(), KeyError(), asyncpg.UndefinedTableError("t"), asyncpg.InterfaceError("misuse")):
         assert not is_transient(neither)

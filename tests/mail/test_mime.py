@@ -228,6 +228,18 @@ def test_caps() -> None:
     assert small.degraded
 
 
+@pytest.mark.covers("B2")
+def test_flood_of_lines_that_look_like_boundaries() -> None:
+    raw = (
+        b"Content-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: multipart/mixed; boundary=b+\n\n"
+        b"--b+\n\n" + b"--bx\n" * 5000 + b"--b+  \n\n" + b"--\n" * 5000 + b"--b+--\n--b\n\nlast\n--b--"
+    )
+    message = parse(raw)
+    assert not message.degraded
+    assert [path for path, _ in walk(message.root)] == [(1,), (1, 1), (1, 2), (2,)]
+    check_invariants(raw, message.root)
+
+
 def test_mbox_line_and_stray_header_lines_are_passed() -> None:
     message = parse(b"From a@example.com Mon\nSubject: x\nstray line\nTo: b@example.com\n\nbody")
     assert message.subject == "x"

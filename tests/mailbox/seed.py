@@ -93,7 +93,9 @@ class World:
             t, b = self.ref.tenant_id, self.ref.mailbox_id
             if thread is None:
                 seq = await conn.fetchval(
-                    "UPDATE mailboxes SET next_thread_seq = next_thread_seq + 1 WHERE id = $1 RETURNING next_thread_seq - 1", b
+                    "UPDATE mailboxes SET next_thread_seq = next_thread_seq + 1 WHERE id = $1 "
+                    "RETURNING next_thread_seq - 1",
+                    b,
                 )
                 thread_id = self.ids.new("thr_")
                 await conn.execute(
@@ -116,19 +118,34 @@ class World:
             )
             key = await conn.fetchval(
                 """
-                INSERT INTO messages (tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status, rfc_message_id,
-                  in_reply_to, reference_ids, raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len, from_address, from_name,
-                  delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at, kind, verdict, facts,
+                INSERT INTO messages (tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status,
+                  rfc_message_id,
+                  in_reply_to, reference_ids, raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len,
+                    from_address, from_name,
+                  delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at,
+                    kind, verdict, facts,
                   parser_version, envelope, body_structure, part_tree)
-                VALUES ($1, nextval('message_ids'), $3, $2, $4, 'mx', $5, $6, $7, NULL, '{}', $8, $8, $9, $10, 120, $11, $12,
-                  'box@agents.example', false, true, $13, lower($13), left($14, 240), $15, $15, 'normal', 'pass', $16, 1,
-                  'envelope', 'structure', 'parts')
+                VALUES ($1, nextval('message_ids'), $3, $2, $4, 'mx', $5, $6, $7, NULL, '{}', $8, $8, $9, $10, 120, $11,
+                $12,
+                  'box@agents.example', false, true, $13, lower($13), left($14, 240), $15, $15, 'normal', 'pass', $16,
+                  1, 'envelope', 'structure', 'parts')
                 RETURNING id
                 """,
                 *(t, b, message_id, seq, direction, "received" if inbound else "submitted", f"{number}@example.com"),
-                *(number.to_bytes(32, "big"), f"blob/{message_id}", size, *(sender or (None, None)), subject, text, at, list(facts)),
+                *(
+                    number.to_bytes(32, "big"),
+                    f"blob/{message_id}",
+                    size,
+                    *(sender or (None, None)),
+                    subject,
+                    text,
+                    at,
+                    list(facts),
+                ),
             )
-            await conn.execute("INSERT INTO message_texts VALUES ($1, $2, $3, $4, $5)", t, key, text + " all", f"<p>{text}", text)
+            await conn.execute(
+                "INSERT INTO message_texts VALUES ($1, $2, $3, $4, $5)", t, key, text + " all", f"<p>{text}", text
+            )
             for kind, group in (("to", to), ("cc", cc)):
                 for position, (address, name) in enumerate(group):
                     await conn.execute(
@@ -136,12 +153,14 @@ class World:
                     )
             for position in range(attachments):
                 await conn.execute(
-                    "INSERT INTO attachments VALUES ($1, $2, $3, $4, '2', 'a.pdf', 'application/pdf', 10, 'attachment', NULL)",
+                    "INSERT INTO attachments "
+                    "VALUES ($1, $2, $3, $4, '2', 'a.pdf', 'application/pdf', 10, 'attachment', NULL)",
                     *(t, key, position, self.ids.new("att_")),
                 )
             uid = await conn.fetchval(
                 """
-                UPDATE folders SET uid_next = uid_next + 1, message_count = message_count + 1, unseen_count = unseen_count + $3,
+                UPDATE folders SET uid_next = uid_next + 1, message_count = message_count + 1,
+                  unseen_count = unseen_count + $3,
                   deleted_count = deleted_count + $4, total_bytes = total_bytes + $5, highest_modseq = $6
                 WHERE tenant_id = $1 AND id = $2 RETURNING uid_next - 1
                 """,
@@ -156,8 +175,8 @@ class World:
             await write.finish()
         return Seeded(key, message_id, thread_id, seq, uid, f"blob/{message_id}")
 
-    async def fill(self, folder: str, count: int, *, per_thread: int = 1) -> range:
-        """`count` unseen messages at once; the UIDs they got. Statistics are brought up to date afterwards."""
+    async def fill(self, folder: str, count: int, *, per_thread: int = 1, analyze: bool = True) -> range:
+        """`count` unseen messages at once; the UIDs they got. `analyze` brings statistics up to date."""
         folder_id = await self.folder(folder)
         t, b, start = self.ref.tenant_id, self.ref.mailbox_id, self.clock.now()
         base = next(_numbers) * 10_000_000
@@ -175,44 +194,54 @@ class World:
                 write.log(ChangeKind.PLACED, folder_id=folder_id, uid=row["uid"], message=row["public_id"], flags=())
             write.used_bytes += 1000 * count
             await write.finish()
-        async with self.db.acquire() as conn:
-            await conn.execute("ANALYZE")
+        if analyze:
+            async with self.db.acquire() as conn:
+                await conn.execute("ANALYZE")
         return range(uid_next - count, uid_next)
 
 
 # $1 tenant, $2 mailbox, $3 folder, $4 count, $5 start, $6 base of numbers, $7 messages of a thread, $8 modseq
 _FILL = (
     """
-    INSERT INTO threads (tenant_id, mailbox_id, seq, public_id, subject, first_at, last_at, last_inbound_at, message_count, unread_count,
+    INSERT INTO threads (tenant_id, mailbox_id, seq, public_id, subject, first_at, last_at, last_inbound_at,
+                         message_count, unread_count,
                          participants_json)
-    SELECT $1::bigint, $2::bigint, $6::bigint + g, 'thr_01' || lpad(($6::bigint + g)::text, 24, '0'), 'Filled', $5::timestamptz,
+    SELECT $1::bigint, $2::bigint, $6::bigint + g, 'thr_01' || lpad(($6::bigint + g)::text, 24, '0'), 'Filled',
+           $5::timestamptz,
            $5::timestamptz + interval '1s' * least((g + 1) * $7::int - 1, $4::int - 1),
-           $5::timestamptz + interval '1s' * least((g + 1) * $7::int - 1, $4::int - 1), least($7::int, $4::int - g * $7::int),
-           least($7::int, $4::int - g * $7::int), '[]'
+           $5::timestamptz + interval '1s' * least((g + 1) * $7::int - 1, $4::int - 1), least($7::int, $4::int - g *
+           $7::int), least($7::int, $4::int - g * $7::int), '[]'
     FROM generate_series(0, ($4::int - 1) / $7::int) g WHERE $3::bigint > 0 AND $8::bigint > 0
     """,
     """
     WITH f AS (
-      UPDATE folders SET uid_next = uid_next + $4::int, message_count = message_count + $4::int, unseen_count = unseen_count + $4::int,
-             total_bytes = total_bytes + 1000 * $4::int, highest_modseq = $8::bigint WHERE tenant_id = $1 AND id = $3::bigint
+      UPDATE folders SET uid_next = uid_next + $4::int, message_count = message_count + $4::int,
+             unseen_count = unseen_count + $4::int,
+             total_bytes = total_bytes + 1000 * $4::int, highest_modseq = $8::bigint WHERE tenant_id = $1
+               AND id = $3::bigint
       RETURNING uid_next - $4::int AS first
     ), m AS (
-      INSERT INTO messages (tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status, rfc_message_id, in_reply_to,
-        reference_ids, raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len, from_address, from_name, delivered_to, is_bcc,
-        is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at, kind, verdict, facts, parser_version, envelope,
+      INSERT INTO messages (tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status,
+        rfc_message_id, in_reply_to,
+        reference_ids, raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len, from_address, from_name,
+          delivered_to, is_bcc,
+        is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at, kind, verdict, facts,
+          parser_version, envelope,
         body_structure, part_tree)
       SELECT $1::bigint, nextval('message_ids'), 'msg_01' || lpad(($6::bigint + g)::text, 24, '0'), $2::bigint,
-        $6::bigint + g / $7::int, 'mx', 'inbound', 'received', g || '@example.com', NULL, '{}', sha256(($6::bigint + g)::text::bytea),
-        sha256('b'), 'blob/' || ($6::bigint + g), 1000, 120, 'p' || g % 50 || '@example.com', 'P', 'box@agents.example', false, true,
-        'Subject ' || g, 'subject ' || g, repeat('snippet ', 20), $5::timestamptz, $5::timestamptz + interval '1s' * g, 'normal', 'pass',
-        '{}', 1, repeat('e', 400)::bytea, repeat('s', 300)::bytea, repeat('t', 200)::bytea
+        $6::bigint + g / $7::int, 'mx', 'inbound', 'received', g || '@example.com', NULL, '{}', sha256(($6::bigint +
+        g)::text::bytea), sha256('b'), 'blob/' || ($6::bigint + g), 1000, 120, 'p' || g % 50 || '@example.com', 'P',
+        'box@agents.example', false, true, 'Subject ' || g, 'subject ' || g, repeat('snippet ', 20), $5::timestamptz,
+        $5::timestamptz + interval '1s' * g, 'normal', 'pass', '{}', 1, repeat('e', 400)::bytea, repeat('s',
+        300)::bytea, repeat('t', 200)::bytea
       FROM generate_series(0, $4::int - 1) g ORDER BY g RETURNING id, received_at
     ), x AS (
       INSERT INTO message_texts SELECT $1, id, repeat('text ', 200), NULL, repeat('text ', 200) FROM m
     ), r AS (
       INSERT INTO recipients SELECT $1, id, 'to', 0, 'box@agents.example', 'Box' FROM m
     )
-    INSERT INTO placements SELECT $1, $3::bigint, f.first + row_number() OVER (ORDER BY m.id) - 1, $2, m.id, 1000, $8::bigint,
+    INSERT INTO placements SELECT $1, $3::bigint, f.first + row_number() OVER (ORDER BY m.id) - 1, $2, m.id, 1000,
+      $8::bigint,
       m.received_at, $5::timestamptz, '{}' FROM m, f
     """,
 )
@@ -222,7 +251,7 @@ async def make_world(db: Database, clock: ManualClock, ids: IdGenerator, *, quot
     """A tenant with one identity, whose mailbox has the standard folders and holds nothing."""
     told: list[tuple[MailboxRef, int]] = []
     blobs = Blobs()
-    boxes = Mailboxes(db, blobs, clock, ids, lambda ref, modseq: told.append((ref, modseq)))  # type: ignore[arg-type]
+    boxes = Mailboxes(db, blobs, clock, ids, lambda ref, modseq: told.append((ref, modseq)))
     ref = await add_mailbox(db, boxes, ids, clock, quota_bytes=quota_bytes)
     return World(db, clock, ids, blobs, boxes, ref, told)
 
@@ -240,20 +269,23 @@ async def add_mailbox(
             *(tenant_id, f"tenant-{number}", now),
         )
         identity = await conn.fetchval(
-            "INSERT INTO identities (tenant_id, public_id, kind, username, username_fold, display_name, created_at, updated_at) "
+            "INSERT INTO identities (tenant_id, public_id, kind, username, username_fold, display_name, created_at, "
+            "updated_at) "
             "VALUES ($1, $2, 'agent', 'box', 'box', 'Box', $3, $3) RETURNING id",
             *(tenant, identity_id, now),
         )
         ref = MailboxRef(tenant, identity)
-        await boxes.create_mailbox_rows(conn, ref, identity_id=identity_id, tenant_id=tenant_id, quota_bytes=quota_bytes)
+        await boxes.create_mailbox_rows(
+            conn, ref, identity_id=identity_id, tenant_id=tenant_id, quota_bytes=quota_bytes
+        )
         domain = await conn.fetchval(
             "INSERT INTO domains (public_id, tenant_id, name, kind, status, created_at, updated_at) "
             "VALUES ($1, $2, $3, 'external', 'healthy', $4, $4) RETURNING id",
             *(ids.new("dom_"), tenant, f"d{number}.agents.example", now),
         )
         await conn.execute(
-            "INSERT INTO addresses (tenant_id, public_id, address, local_part, domain_id, identity_id, role, status, created_at, "
-            "updated_at) VALUES ($1, $2, $3, 'box', $4, $5, 'primary', 'active', $6, $6)",
+            "INSERT INTO addresses (tenant_id, public_id, address, local_part, domain_id, identity_id, role, status, "
+            "created_at, updated_at) VALUES ($1, $2, $3, 'box', $4, $5, 'primary', 'active', $6, $6)",
             *(tenant, ids.new("adr_"), f"box@d{number}.agents.example", domain, identity, now),
         )
     return ref

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from postroom.smtp.address import Address, AddressSyntaxError, domain_to_ascii, parse_path
 
-pytestmark = pytest.mark.covers("A6")
+pytestmark = pytest.mark.covers("mail-server:A6")
 
 _ATEXT = string.ascii_letters + string.digits + "!#$%&'*+/=?^_`{|}~-"
 _label = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -121,7 +121,7 @@ def test_null_path() -> None:
     assert parse_path(b"<> SIZE=5").parameters == b"SIZE=5"
 
 
-@pytest.mark.covers("D28")
+@pytest.mark.covers("decisions:D28")
 @pytest.mark.parametrize("raw", [b"<postmaster>", b"<Postmaster>", b"<POSTMASTER> X=y"])
 def test_bare_postmaster(raw: bytes) -> None:
     assert parse_path(raw, bare_postmaster="example.com").address == Address("postmaster", "example.com")

@@ -28,7 +28,7 @@ def _feed(data: bytes, cuts: list[int], limit: int = 1 << 20) -> tuple[DataRecei
     raise AssertionError("no end of data")
 
 
-@pytest.mark.covers("A2")
+@pytest.mark.covers("mail-server:A2")
 @given(_message, st.lists(st.integers(0, 300), max_size=8), st.binary(max_size=10))
 def test_round_trip_in_any_chunks(message: bytes, cuts: list[int], after: bytes) -> None:
     receiver, rest = _feed(_stuff(message) + b".\r\n" + after, cuts)
@@ -44,7 +44,7 @@ def test_byte_by_byte(message: bytes, after: bytes) -> None:
     assert (receiver.take(), rest) == (message, after)
 
 
-@pytest.mark.covers("A2", "A9")
+@pytest.mark.covers("mail-server:A2", "mail-server:A9")
 @given(
     _message,
     st.sampled_from([b"\n", b"\r", b"\n.\r\n", b"\r.\r\n", b"\r\n.\n", b"\r\n.\r.", b"\n.\n", b"\r\r\n"]),

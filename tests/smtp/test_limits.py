@@ -8,7 +8,7 @@ from postroom.servers.smtp_connection import SmtpConnection
 from postroom.servers.smtp_limits import CommandRate, ConnectionCounter, MemoryBudget, is_loopback, normalise_ip
 from postroom.smtp import ServerConfig
 
-pytestmark = pytest.mark.covers("A7", "D21")
+pytestmark = pytest.mark.covers("mail-server:A7", "decisions:D21")
 
 
 @pytest.mark.parametrize(

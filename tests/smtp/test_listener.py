@@ -60,7 +60,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.covers("A1", "A8")
+@pytest.mark.covers("mail-server:A1", "mail-server:A8")
 async def test_smtplib_delivers(start: Start, deployment: Any) -> None:
     listener = await start()
 
@@ -85,7 +85,7 @@ async def test_smtplib_delivers(start: Start, deployment: Any) -> None:
     assert session.mail_from == "Ann@example.com"
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("mail-server:A5")
 async def test_smtplib_under_tls(
     start: Start, deployment: Any, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
@@ -108,7 +108,7 @@ async def test_smtplib_under_tls(
     await _until(lambda: listener.connection_count == 0)
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("mail-server:A5")
 async def test_failed_handshake_closes(start: Start, server_tls: ssl.SSLContext) -> None:
     listener = await start(tls=server_tls)
     client = await Client.connect(listener)
@@ -121,7 +121,7 @@ async def test_failed_handshake_closes(start: Start, server_tls: ssl.SSLContext)
     await _until(lambda: listener.connection_count == 0)
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("mail-server:A5")
 async def test_starttls_injection(start: Start, server_tls: ssl.SSLContext, deployment: Any) -> None:
     listener = await start(tls=server_tls)
     client = await Client.connect(listener)
@@ -131,7 +131,7 @@ async def test_starttls_injection(start: Start, server_tls: ssl.SSLContext, depl
     client.close()
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("mail-server:A5")
 async def test_commands_in_the_packet_that_ends_the_handshake(
     start: Start, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
@@ -163,7 +163,7 @@ async def test_commands_in_the_packet_that_ends_the_handshake(
     client.close()
 
 
-@pytest.mark.covers("A2", "A9")
+@pytest.mark.covers("mail-server:A2", "mail-server:A9")
 @pytest.mark.parametrize("end", [b"\n.\n", b"\n.\r\n", b"\r.\r\n", b"\r\n.\n", b"\r\n.\r"])
 async def test_smuggling(start: Start, deployment: Any, end: bytes) -> None:
     client = await Client.connect(await start())
@@ -176,7 +176,7 @@ async def test_smuggling(start: Start, deployment: Any, end: bytes) -> None:
     client.close()
 
 
-@pytest.mark.covers("A7", "B1")
+@pytest.mark.covers("mail-server:A7", "B1")
 async def test_oversize(start: Start, deployment: Any) -> None:
     client = await Client.connect(await start(config=ServerConfig("mx.example.com", max_message_size=100_000)))
     assert (await client.ask(b"MAIL FROM:<ann@example.com> SIZE=100001\r\n")).startswith("552 5.3.4")
@@ -188,7 +188,7 @@ async def test_oversize(start: Start, deployment: Any) -> None:
     client.close()
 
 
-@pytest.mark.covers("A2")
+@pytest.mark.covers("mail-server:A2")
 async def test_pipelined_burst_is_answered_in_order(start: Start, deployment: Any) -> None:
     client = await Client.connect(await start())
     block = [
@@ -208,7 +208,7 @@ async def test_pipelined_burst_is_answered_in_order(start: Start, deployment: An
     client.close()
 
 
-@pytest.mark.covers("A2")
+@pytest.mark.covers("mail-server:A2")
 async def test_pipelined_transactions(start: Start, deployment: Any) -> None:
     client = await Client.connect(await start())
     bodies = [b"Subject: %d\r\n\r\nx\r\n" % number for number in range(30)]
@@ -247,7 +247,7 @@ async def test_faults_of_the_services_are_temporary(start: Start, deployment: An
     client.close()
 
 
-@pytest.mark.covers("A9")
+@pytest.mark.covers("mail-server:A9")
 async def test_final_refusal_is_passed_on(start: Start, deployment: Any) -> None:
     deployment.final = Reply(452, "4.2.2", "Mailbox full")
     client = await Client.connect(await start())
@@ -292,7 +292,7 @@ async def test_half_closed_client_is_answered(start: Start, deployment: Any) -> 
     client.close()
 
 
-@pytest.mark.covers("A7", "A9")
+@pytest.mark.covers("mail-server:A7", "mail-server:A9")
 async def test_timeouts(start: Start, deployment: Any) -> None:
     listener = await start(limits=ListenerLimits(command_timeout=0.1, data_timeout=0.1))
     client = await Client.connect(listener, greet=False)
@@ -306,7 +306,7 @@ async def test_timeouts(start: Start, deployment: Any) -> None:
     assert deployment.messages == []
 
 
-@pytest.mark.covers("A7", "A9")
+@pytest.mark.covers("mail-server:A7", "mail-server:A9")
 async def test_connection_cap(start: Start) -> None:
     listener = await start(limits=ListenerLimits(max_connections=2))
     first, second = [await Client.connect(listener) for _ in range(2)]
@@ -351,7 +351,7 @@ async def _connections(listener: MxListener[str]) -> list[Any]:
     return list(listener._context.connections)
 
 
-@pytest.mark.covers("A1", "A9")
+@pytest.mark.covers("mail-server:A1", "mail-server:A9")
 async def test_drain(start: Start, deployment: Any) -> None:
     deployment.receive_gate = asyncio.Event()
     listener = await start()
@@ -401,7 +401,7 @@ async def test_drain_cuts_off_what_does_not_end(start: Start, deployment: Any) -
     sending.close()
 
 
-@pytest.mark.covers("A7")
+@pytest.mark.covers("mail-server:A7")
 async def test_memory_budget_makes_clients_wait(start: Start, deployment: Any) -> None:
     size = 2_000_000
     listener = await start(limits=ListenerLimits(memory_budget=1_000_000))
@@ -430,7 +430,7 @@ async def test_memory_budget_makes_clients_wait(start: Start, deployment: Any) -
     assert budget.waiting == 0
 
 
-@pytest.mark.covers("A7")
+@pytest.mark.covers("mail-server:A7")
 async def test_slow_leader_gives_way(start: Start, deployment: Any) -> None:
     listener = await start(limits=ListenerLimits(memory_budget=10_000, lead_timeout=0.2))
     slow = await Client.connect(listener)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from postroom.smtp import Reply, replies
 
-pytestmark = pytest.mark.covers("A9")
+pytestmark = pytest.mark.covers("mail-server:A9")
 
 
 @given(st.integers(200, 599), st.text(max_size=700))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from postroom.smtp import format_date, trace_header, transmission_type
 
-pytestmark = pytest.mark.covers("A8")
+pytestmark = pytest.mark.covers("mail-server:A8")
 
 _MOMENT = datetime(2026, 3, 5, 7, 8, 9, tzinfo=UTC)
 

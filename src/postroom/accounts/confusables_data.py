@@ -309,7 +309,7 @@ PROTOTYPES: Final[tuple[tuple[str, str], ...]] = (
         "1d621 1d655 1d689 1d6ad 1d6e7 1d721 1d75b 1d795",
     ),
     ("\\", "2216 27cd 29f5 29f9 2f02 31d4 4e36 fe68 ff3c 1d20f 1d23b"),
-    ("\\", "244a 2cf9"),
+    ("\\\\", "244a 2cf9"),
     ("^", "2c4 2c6"),
     ("_", "7fa fe4d-fe4f"),
     (

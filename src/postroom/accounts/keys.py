@@ -25,6 +25,7 @@ from postroom.accounts.permissions import (
     Permission,
     including_implied,
 )
+from postroom.accounts.text import check_name, invalid
 from postroom.base.errors import PostroomError
 
 LOOKUP_LENGTH: Final = 12
@@ -82,13 +83,12 @@ def check_shape(new: NewKey, now: datetime) -> None:
     """Steps 1 of A3.5: raises `invalid_request` unless the scope is exactly that of the level."""
     wanted = {Level.PLATFORM: (False, False), Level.TENANT: (True, False), Level.IDENTITY: (True, True)}
     if new.level not in OFFERED_LEVELS:
-        raise _invalid("level", "is not offered")
+        raise invalid("level", "is not offered")
     if (new.tenant_id is not None, new.identity_id is not None) != wanted[new.level]:
-        raise _invalid("level", "needs exactly the scope of the level")
-    if not 1 <= len(new.name) <= MAX_NAME:
-        raise _invalid("name", f"must have 1 to {MAX_NAME} characters")
+        raise invalid("level", "needs exactly the scope of the level")
+    check_name("name", new.name, MAX_NAME)
     if new.expires_at is not None and new.expires_at <= now:
-        raise _invalid("expires_at", "must be in the future")
+        raise invalid("expires_at", "must be in the future")
 
 
 def check_permissions(level: Level, names: Iterable[str]) -> frozenset[Permission]:
@@ -98,7 +98,7 @@ def check_permissions(level: Level, names: Iterable[str]) -> frozenset[Permissio
     wanted = frozenset(names)
     known = {permission.value: permission for permission in Permission}
     if not wanted or not wanted <= known.keys():
-        raise _invalid("permissions", "must be a non-empty list of known permissions")
+        raise invalid("permissions", "must be a non-empty list of known permissions")
     permissions = frozenset(known[name] for name in wanted)
     if not permissions <= MAY_HOLD[level]:
         raise PostroomError("invalid_request", details={"reason": "permission_not_allowed_for_level"})
@@ -134,7 +134,3 @@ def _covers(caller: Principal, tenant_id: int | None, identity_id: int | None) -
 def _base32(data: bytes, length: int) -> str:
     number = int.from_bytes(data, "big")
     return "".join(_ALPHABET[number >> 5 * at & 31] for at in range(length))
-
-
-def _invalid(path: str, message: str) -> PostroomError:
-    return PostroomError("invalid_request", details={"errors": [{"path": path, "message": message}]})

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from postroom.accounts.confusables import fold
+from postroom.accounts.text import invalid
 from postroom.base.errors import PostroomError
 
 
@@ -68,7 +69,7 @@ def looks_reserved(name: str, name_class: NameClass) -> bool:
 def check_slug(slug: str) -> None:
     """Raises `invalid_request` unless `slug` is 2 to 32 of `a-z0-9-` and starts with a letter or digit."""
     if not _SLUG.fullmatch(slug):
-        raise _invalid("slug")
+        raise invalid("slug", "must be 2 to 32 of a-z, 0-9 and hyphen, a hyphen not first")
 
 
 def suffix_of(slug: str, wanted: str | None, *, default_tenant: bool) -> tuple[str, str]:
@@ -79,18 +80,12 @@ def suffix_of(slug: str, wanted: str | None, *, default_tenant: bool) -> tuple[s
     """
     if default_tenant:
         if wanted:
-            raise _invalid("address_suffix")
+            raise invalid("address_suffix", "must be a dot and a slug; the default tenant has none")
         return "", ""
     suffix = f".{slug}" if wanted is None else wanted
     if not _SUFFIX.fullmatch(suffix):
-        raise _invalid("address_suffix")
+        raise invalid("address_suffix", "must be a dot and a slug; the default tenant has none")
     bare = suffix[1:]
     if looks_reserved(bare, NameClass.PLATFORM) or is_reserved(bare, NameClass.PLATFORM):
         raise PostroomError("address_reserved", details={"field": "address_suffix"})
     return suffix, fold(bare)
-
-
-def _invalid(field: str) -> PostroomError:
-    return PostroomError(
-        "invalid_request", details={"errors": [{"path": field, "message": "is not of the required form"}]}
-    )

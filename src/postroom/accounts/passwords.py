@@ -18,7 +18,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 from argon2.low_level import Type
 
-from postroom.base.errors import PostroomError
+from postroom.accounts.text import invalid
 
 MIN_LENGTH: Final = 8
 MAX_LENGTH: Final = 1024
@@ -46,8 +46,7 @@ class Verified:
 def check_policy(password: str) -> None:
     """Raises `invalid_request` unless the password has 8 to 1,024 characters (F1: no composition rules)."""
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH or _prepare(password) is None:
-        message = f"must have {MIN_LENGTH} to {MAX_LENGTH} characters"
-        raise PostroomError("invalid_request", details={"errors": [{"path": "password", "message": message}]})
+        raise invalid("password", f"must have {MIN_LENGTH} to {MAX_LENGTH} characters")
 
 
 class Passwords:

@@ -11,6 +11,7 @@ Nothing here knows a product table.
 
 from .claim import Claim, ClaimBatch, ClaimQueue, ClaimSpec, Finish, ParkedRow, QueueCounts, Retry, queue
 from .errors import (
+    DatabaseRefusedError,
     DatabaseUnavailable,
     MigrationError,
     NestedAcquireError,
@@ -36,6 +37,7 @@ __all__ = [
     "Connection",
     "ConnectionTarget",
     "Database",
+    "DatabaseRefusedError",
     "DatabaseUnavailable",
     "Finish",
     "Isolation",

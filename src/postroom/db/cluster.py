@@ -306,7 +306,7 @@ class Cluster:
         try:
             first = (self.pgdata / "postmaster.pid").read_text(errors="replace").split("\n", 1)[0]
             return abs(int(first))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
 
     def is_our_postmaster(self, pid: int) -> bool:

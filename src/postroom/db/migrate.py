@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 from postroom.base import log
 
 from .errors import MigrationError
@@ -32,6 +34,16 @@ _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql", re.ASCII)
 # "postroom" as a number; advisory locks are per database.
 _LOCK_KEY = 0x706F7374726F6F6D
 _QUERY_TIMEOUT = 30.0
+_MIGRATIONS_TABLE = f"""
+CREATE TABLE {SCHEMA}.schema_migrations (
+    version    integer PRIMARY KEY CHECK (version > 0),
+    name       text COLLATE "C" NOT NULL,
+    checksum   text COLLATE "C" NOT NULL,
+    applied_at timestamptz(3) NOT NULL DEFAULT now()
+)
+"""
+# The previous release must run on the schema of the next (cli-config-ops A8), but no further.
+_MAY_BE_AHEAD = 1
 _LOCK_POLL = 0.1
 
 
@@ -50,10 +62,13 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """Where a database stands: versions applied, and the migrations that are yet to run."""
+    """Where a database stands: versions applied, migrations yet to run, and applied versions that only a newer
+    program knows (at most one, worth a warning).
+    """
 
     applied: tuple[int, ...]
     pending: tuple[Migration, ...]
+    ahead: tuple[int, ...]
 
 
 def read_migrations(directory: Traversable) -> tuple[Migration, ...]:
@@ -120,10 +135,12 @@ class Migrator:
         try:
             async with self._locked(connection):
                 await self._make_table(connection)
-                pending = (await self._status(connection)).pending
-                for migration in pending:
+                status = await self._status(connection)
+                if status.ahead:
+                    _log.warning("the schema is of the next release", version=status.ahead[-1])
+                for migration in status.pending:
                     await self._apply(connection, migration)
-                return pending
+                return status.pending
         finally:
             await connection.close(timeout=5)
 
@@ -150,51 +167,47 @@ class Migrator:
         )
         if exists:
             return
-        async with connection.transaction():
-            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}", timeout=_QUERY_TIMEOUT)
-            await connection.execute(
-                f"""
-                CREATE TABLE {SCHEMA}.schema_migrations (
-                    version    integer PRIMARY KEY CHECK (version > 0),
-                    name       text COLLATE "C" NOT NULL,
-                    checksum   text COLLATE "C" NOT NULL,
-                    applied_at timestamptz(3) NOT NULL DEFAULT now()
-                )
-                """,
-                timeout=_QUERY_TIMEOUT,
-            )
+        try:
+            async with connection.transaction():
+                await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}", timeout=_QUERY_TIMEOUT)
+                await connection.execute(_MIGRATIONS_TABLE, timeout=_QUERY_TIMEOUT)
+        except asyncpg.InsufficientPrivilegeError as exc:
+            raise MigrationError(
+                f"the database role may not create the schema {SCHEMA}: GRANT CREATE ON DATABASE to it, or make it the "
+                f"owner"
+            ) from exc
 
     async def _status(self, connection: _RawConnection) -> MigrationStatus:
         exists = await connection.fetchval(
             "SELECT to_regclass($1) IS NOT NULL", f"{SCHEMA}.schema_migrations", timeout=_QUERY_TIMEOUT
         )
         if not exists:
-            return MigrationStatus((), self._migrations)
+            return MigrationStatus((), self._migrations, ())
         rows = await connection.fetch(
             "SELECT version, name, checksum FROM postroom.schema_migrations ORDER BY version", timeout=_QUERY_TIMEOUT
         )
         known = {migration.version: migration for migration in self._migrations}
         for expected, row in enumerate(rows, start=1):
             version = row["version"]
-            if version not in known:
-                raise MigrationError(
-                    f"the database is newer than this program: it has migration {version:04}_{row['name']}, this "
-                    f"program knows "
-                    f"{len(known)}. Install the Postroom that ran on it last, or restore a backup from before"
-                )
             if version != expected:
                 raise MigrationError(
-                    f"the database has migration {version:04} but not {expected:04}: its schema_migrations were "
-                    f"tampered with"
+                    f"the database has migration {version:04} but not {expected:04}: schema_migrations was tampered "
+                    f"with"
                 )
-            if row["checksum"] != known[version].checksum:
+            if version in known and row["checksum"] != known[version].checksum:
                 raise MigrationError(
-                    f"migration {version:04}_{row['name']} was changed after it ran on this database: an applied file "
-                    f"is frozen. "
-                    f"Install an unmodified Postroom, or make the database anew if it was one of a development version"
+                    f"migration {version:04}_{row['name']} was changed after it ran on this database, an applied file "
+                    f"is "
+                    "frozen: install an unmodified Postroom, or make the database anew if a development version made it"
                 )
         applied = tuple(row["version"] for row in rows)
-        return MigrationStatus(applied, self._migrations[len(applied) :])
+        ahead = applied[len(known) :]
+        if len(ahead) > _MAY_BE_AHEAD:
+            raise MigrationError(
+                f"the database is newer than this program: it has migration {applied[-1]:04}, this program knows "
+                f"{len(known)}. Install the Postroom that ran on it last, or restore a backup from before"
+            )
+        return MigrationStatus(applied, self._migrations[len(applied) :], ahead)
 
     async def _apply(self, connection: _RawConnection, migration: Migration) -> None:
         began = time.monotonic()

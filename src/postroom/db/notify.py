@@ -263,7 +263,14 @@ class Listener:
                     self._listening.clear()
                     connection.terminate()
                 _log.warning("connection for hints lost, making a new one")
-            except (DatabaseUnavailable, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            except (
+                DatabaseUnavailable,
+                OSError,
+                TimeoutError,
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+            ) as exc:
                 _log.warning("connection for hints failed", error_class=type(exc).__name__, retry_in_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

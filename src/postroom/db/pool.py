@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 import orjson
+from asyncpg.transaction import Transaction
 
-from .errors import DatabaseUnavailable, NestedAcquireError, UnsupportedServerError
+from postroom.base import log
+
+from .errors import DatabaseRefusedError, DatabaseUnavailable, NestedAcquireError, UnsupportedServerError
 from .launcher import LocalPostgres
 
 if TYPE_CHECKING:
@@ -37,10 +40,35 @@ else:
     _RawConnection: TypeAlias = asyncpg.Connection
     _Pool: TypeAlias = asyncpg.Pool
 
+_log = log.get("db.pool")
+
 MINIMUM_VERSION = 150000
 SCHEMA = "postroom"
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _JSONB_VERSION = b"\x01"
+
+
+_UNREACHABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+)
+# How a connection that has lost its server may answer the next call; the driver's own state can be out of step.
+_BROKEN = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+_REFUSED = (
+    ValueError,  # a malformed URL
+    asyncpg.InvalidPasswordError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
 
 
 class Isolation(Enum):
@@ -79,11 +107,13 @@ class ConnectionTarget:
     async def connect(self) -> _RawConnection:
         """A connection of the caller's own, codecs set up; the caller closes it.
 
-        Raises DatabaseUnavailable when none can be made.
+        Raises DatabaseUnavailable when none can be made now, DatabaseRefusedError when none ever will.
         """
         try:
             connection = await asyncpg.connect(**self.arguments(), connection_class=_Connection)
-        except (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as exc:
+        except _REFUSED as exc:
+            raise DatabaseRefusedError(f"the database refuses us, see POSTROOM_DATABASE_URL: {exc}") from exc
+        except _UNREACHABLE as exc:
             raise DatabaseUnavailable(f"the database cannot be reached: {type(exc).__name__}") from exc
         await set_up_codecs(connection)
         return connection
@@ -141,7 +171,7 @@ class Database:
     async def open(self) -> None:
         """Check the server and open the pool.
 
-        Raises UnsupportedServerError (too old, not UTF-8) or DatabaseUnavailable (not reachable).
+        Raises UnsupportedServerError (too old, not UTF-8), DatabaseRefusedError or DatabaseUnavailable (not reachable).
         """
         if self._pool is not None:
             return
@@ -159,7 +189,7 @@ class Database:
                 connection_class=_Connection,
                 init=set_up_codecs,
             )
-        except (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as exc:
+        except _UNREACHABLE as exc:
             raise DatabaseUnavailable(f"the database cannot be reached: {type(exc).__name__}") from exc
 
     async def close(self, *, patience: float = 10.0) -> None:
@@ -198,7 +228,7 @@ class Database:
             try:
                 yield connection
             finally:
-                await pool.release(connection, timeout=self._acquire_timeout)
+                await self._give_back(pool, connection)
         finally:
             self._holders.discard(task)
 
@@ -212,22 +242,46 @@ class Database:
         """
         async with self.acquire(timeout=timeout) as connection:
             level: Any = isolation.value if isolation is not None else None
-            async with connection.transaction(isolation=level, readonly=readonly):
+            transaction = connection.transaction(isolation=level, readonly=readonly)
+            await transaction.start()
+            try:
                 yield connection
+            except BaseException:
+                await _roll_back(connection, transaction)
+                raise
+            await transaction.commit()
 
     async def _take(self, pool: _Pool, timeout: float) -> _Pooled:
         try:
             return await pool.acquire(timeout=timeout)
         except TimeoutError as exc:
             raise DatabaseUnavailable(f"no database connection was free within {timeout:g} s") from exc
-        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as exc:
+        except _UNREACHABLE as exc:
             raise DatabaseUnavailable(f"the database cannot be reached: {type(exc).__name__}") from exc
+
+    async def _give_back(self, pool: _Pool, connection: _Pooled) -> None:
+        try:
+            await pool.release(connection, timeout=self._acquire_timeout)
+        except _BROKEN as exc:
+            # The pool has closed it. What the block did is decided: a commit that succeeded must not become an error.
+            _log.debug("a broken connection was dropped", error_class=type(exc).__name__)
 
     def stats(self) -> dict[str, int]:
         """Sizes for the metrics page: ``size``, ``idle``, ``max``."""
         if self._pool is None:
             return {"size": 0, "idle": 0, "max": self._max_size}
         return {"size": self._pool.get_size(), "idle": self._pool.get_idle_size(), "max": self._max_size}
+
+
+async def _roll_back(connection: Connection, transaction: Transaction) -> None:
+    """Roll back; on a connection that is broken, end it, so that the block's own error is the one that is seen."""
+    try:
+        await transaction.rollback()
+    except _BROKEN as exc:
+        # When the session ended by itself the pool has taken the connection back already.
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()
+        _log.debug("a broken connection was ended", error_class=type(exc).__name__)
 
 
 async def _check_server(connection: _RawConnection) -> None:

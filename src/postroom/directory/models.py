@@ -180,6 +180,10 @@ Announce = Callable[[Connection, Announcement], Awaitable[None]]
 """Writes an event inside the caller's transaction."""
 
 
+Changed = Callable[[str], None]
+"""Told after a commit what `Directory.invalidate` is to forget, in every process. Must not block."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipient:
     """A local mailbox that takes mail for an address.

@@ -16,9 +16,9 @@ from postroom.accounts.names import RELAYED_ROLES
 from postroom.base import log
 from postroom.base.clock import Clock
 from postroom.db import Database, is_transient
-from postroom.directory import rules
+from postroom.directory import routes, rules
 from postroom.directory.models import Recipient, Refusal
-from postroom.directory.routes import Route, route
+from postroom.directory.routes import Route
 from postroom.directory.rules import Entry
 from postroom.directory.store import is_local_domain
 
@@ -213,7 +213,7 @@ class Directory:
 
     async def _query(self, base: str, domain: str, generation: int) -> Route:
         async with asyncio.timeout(self._query_seconds), self._db.acquire() as conn:
-            found = await route(conn, base, domain)
+            found = await routes.route(conn, base, domain)
         if generation == self._generation:
             self._remember(base, found.entry)
         return found

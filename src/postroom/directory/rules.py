@@ -12,6 +12,7 @@ import orjson
 
 from postroom.accounts.models import TenantStatus
 from postroom.accounts.service.people import check_display_name
+from postroom.accounts.text import check_text, invalid
 from postroom.base.errors import PostroomError
 from postroom.directory.models import (
     AddressStatus,
@@ -160,19 +161,3 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
     for key, value in metadata.items():
         check_text("metadata", key, MAX_METADATA_BYTES)
         check_text("metadata", value, MAX_METADATA_BYTES)
-
-
-def check_text(path: str, value: str | None, limit: int) -> None:
-    """Raises `invalid_request` for text that is longer than `limit` octets or that the database cannot hold."""
-    if value is None:
-        return
-    try:
-        fits = len(value.encode()) <= limit and "\0" not in value
-    except UnicodeEncodeError:
-        fits = False
-    if not fits:
-        raise invalid(path, f"must be text of at most {limit} bytes")
-
-
-def invalid(path: str, message: str) -> PostroomError:
-    return PostroomError("invalid_request", details={"errors": [{"path": path, "message": message}]})

@@ -12,6 +12,8 @@ from typing import Any, Final
 import asyncpg
 
 from postroom.accounts.models import Scope
+from postroom.accounts.text import is_storable
+from postroom.base.ids import is_id
 from postroom.db import Connection
 from postroom.directory.models import (
     AddressRole,
@@ -66,7 +68,8 @@ _ADDRESSES: Final = " ".join(
 _INSERT: Final = """
 INSERT INTO identities
   (tenant_id, public_id, kind, username, username_fold, display_name, purpose, client_id, client_fingerprint,
-   owner_name, owner_email, signature_text, signature_html, send_policy_json, metadata_json, is_system, created_at, updated_at)
+   owner_name, owner_email, signature_text, signature_html, send_policy_json, metadata_json, is_system, created_at,
+   updated_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17) RETURNING id
 """
 _INSERT_ADDRESS: Final = """
@@ -147,6 +150,8 @@ class DomainRow:
 
 async def get(conn: Connection, scope: Scope, public_id: str, *, lock: bool = False) -> Identity | None:
     """An identity in scope; with `lock` its row is held until the end of the transaction."""
+    if not is_id("idn_", public_id):
+        return None
     statement = _GET_FOR_UPDATE if lock else _GET
     row = await conn.fetchrow(statement, *_values(scope), public_id)
     return None if row is None else (await _with_addresses(conn, [row]))[0]
@@ -162,6 +167,8 @@ async def by_client_id(conn: Connection, tenant_id: int, client_id: str) -> tupl
 
 async def by_address(conn: Connection, scope: Scope, address: str) -> Identity | None:
     """The identity in scope that an address belongs to, whatever the state of either."""
+    if not is_storable(address):
+        return None
     row = await conn.fetchrow(_BY_ADDRESS, *_values(scope), address)
     return None if row is None else (await _with_addresses(conn, [row]))[0]
 
@@ -295,7 +302,7 @@ async def platform_domain(conn: Connection) -> DomainRow | None:
 
 async def tenant_domain(conn: Connection, tenant_id: int, public_id: str) -> DomainRow | None:
     """A domain of the tenant by its public id."""
-    return _domain(await conn.fetchrow(_DOMAIN, public_id, tenant_id))
+    return _domain(await conn.fetchrow(_DOMAIN, public_id, tenant_id)) if is_id("dom_", public_id) else None
 
 
 async def domain_status(conn: Connection, tenant_id: int, domain_id: int) -> str | None:

@@ -27,7 +27,7 @@ _MODSEQS: Final = "SELECT id, modseq FROM mailboxes WHERE id = ANY ($1::bigint[]
 class Hinter(Protocol):
     """Sends a hint to the other nodes; never blocks."""
 
-    def hint(self, channel: str, key: str, value: str) -> None: ...
+    def hint(self, channel: str, key: int | str, value: int = 0) -> None: ...
 
 
 class Watch:
@@ -73,13 +73,12 @@ class LiveHub:
     def changed(self, mailbox_id: int, modseq: int) -> None:
         """This process committed a change: wake its own waiters and hint the other nodes."""
         self.wake(mailbox_id, modseq)
-        self._hinter.hint(CHANNEL, str(mailbox_id), str(modseq))
+        self._hinter.hint(CHANNEL, mailbox_id, modseq)
 
-    def hinted(self, key: str, value: str) -> None:
-        """A hint came in from the database. Malformed ones are ignored: anybody with the database role can send
-        them."""
-        if key.isdecimal() and value.isdecimal():
-            self.wake(int(key), int(value))
+    def hinted(self, key: str, modseq: int) -> None:
+        """A hint came in from the database; a malformed one is ignored, for anybody with the role can send it."""
+        if key.isdecimal():
+            self.wake(int(key), modseq)
 
     def wake(self, mailbox_id: int, modseq: int) -> None:
         """Wake the mailbox's watches unless they were woken for this modseq already."""

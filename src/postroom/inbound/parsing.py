@@ -39,33 +39,41 @@ class Parser:
         self._inline_bytes = inline_bytes
         self._timeout = timeout
         self._pool: ProcessPoolExecutor | None = None
+        # So that the time limit is of parsing, not of waiting, and a process that is ended has no other work.
+        self._free = asyncio.Semaphore(processes)
 
     async def describe(self, prefix: bytes, original: bytes, received_at: datetime) -> Content:
         """The description of `prefix + original`: headers only and `parse_degraded` if parsing failed or took long."""
         if len(original) <= self._inline_bytes:
             try:
                 return describe(prefix, original, received_at)
-            except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever fails in parsing costs the description only (B2)
                 log.error("parse_failed", error=type(error).__name__, size=len(original))
                 return describe(prefix, original, received_at, headers_only=True)
-        # Once more if the process died: it may have been the fault of a neighbour.
-        for last in (False, True):
+        async with self._free:
+            content = await self._in_pool(prefix, original, received_at)
+        if content is not None:
+            return content
+        return await asyncio.to_thread(describe, prefix, original, received_at, headers_only=True)
+
+    async def _in_pool(self, prefix: bytes, original: bytes, received_at: datetime) -> Content | None:
+        # Once more if the process died: it may have been the fault of the message before.
+        for _ in range(2):
             pool = self._pool or self._start()
             try:
                 future = pool.submit(_in_child, prefix, original, received_at)
                 return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout)
             except BrokenProcessPool:
                 self._discard(pool)
-                if not last:
-                    continue
                 log.warning("parse_process_died", size=len(original))
             except TimeoutError:
                 self._discard(pool)
                 log.warning("parse_timed_out", size=len(original))
-            except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
+                break
+            except Exception as error:  # noqa: BLE001 - whatever fails in parsing costs the description only (B2)
                 log.error("parse_failed", error=type(error).__name__, size=len(original))
-            break
-        return await asyncio.to_thread(describe, prefix, original, received_at, headers_only=True)
+                break
+        return None
 
     def _start(self) -> ProcessPoolExecutor:
         self._pool = ProcessPoolExecutor(

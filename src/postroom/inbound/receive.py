@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
@@ -50,6 +50,8 @@ class Target(Protocol):
     def base(self) -> str: ...
 
 
+T = TypeVar("T", bound=Target)
+
 LocalMailbox = Callable[[str], Awaitable[Target | None]]
 """Whose mailbox a header address is, if it is one of ours; None otherwise. Never raises."""
 
@@ -76,7 +78,7 @@ class Receiver:
         self._version = version
         self._local_mailbox = local_mailbox
 
-    async def receive(self, envelope: Envelope[Target], raw: bytes) -> Reply:
+    async def receive(self, envelope: Envelope[T], raw: bytes) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
         targets = list({(t.tenant_id, t.mailbox_id): t for _, t in reversed(envelope.recipients)}.values())
         received_at = self._clock.now()

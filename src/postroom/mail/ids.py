@@ -5,6 +5,7 @@ from typing import Final
 
 MAX_ID_BYTES: Final = 998
 MAX_REFERENCES: Final = 200
+_MAX_WITH_COMMENTS: Final = 4 * MAX_ID_BYTES
 
 _SPACE: Final = re.compile(r"[\s\x00]+")
 _EDGE_COMMENT: Final = re.compile(r"\A\([^()]*+\)|\([^()]*+\)\Z")
@@ -23,6 +24,8 @@ def normalise_message_id(value: str) -> str | None:
         if end >= 0:
             value = value[start + 1 : end]
     value = _SPACE.sub("", value)
+    if len(value) > _MAX_WITH_COMMENTS:
+        return None
     while "(" in value:
         stripped = _EDGE_COMMENT.sub("", value)
         if stripped == value:

@@ -23,6 +23,7 @@ PARSER_VERSION: Final = 1
 
 MAX_DEPTH: Final = 32
 MAX_PARTS: Final = 500
+_PATIENCE: Final = 1000  # lines that look like boundaries and are none, before the search changes its method
 _DEPTH_CEILING: Final = 100  # rendering and packing recurse once a level
 MAX_HEADER_BYTES: Final = 256 * 1024
 MAX_FIELDS: Final = 10_000
@@ -221,7 +222,10 @@ class _Scan:
         find, place_of = raw.find, places.get
         at, headers = self._open(0)
         root = self.path[0]
+        misses = 0
         while places:
+            if misses > _PATIENCE:
+                at, misses = self._next_boundary(at), 0
             # The line feed before a boundary belongs to it (RFC 2046 §5.1.1); bodies start after one.
             hit = find(b"\n--", at - 1 if at else 0)
             if hit < 0:
@@ -234,6 +238,7 @@ class _Scan:
             if closing:
                 place = place_of(line[:-2])
             if place is None:
+                misses += 1
                 continue
             self._close_below(place, hit - 1 if hit and raw[hit - 1] == 0x0D else hit)
             if closing:
@@ -245,6 +250,12 @@ class _Scan:
                 at, _ = self._open(at)
         self._close_below(-1, len(raw))
         return root, headers
+
+    def _next_boundary(self, at: int) -> int:
+        """Skip lines that merely look like boundaries; returns where to look on. Compiled, hence only for floods."""
+        names = b"|".join(map(re.escape, self.places))
+        found = re.compile(rb"\n--(?:%b)(?:--)?[ \t\r]*+(?:\n|\Z)" % names).search(self.raw, at - 1)
+        return len(self.raw) if found is None else found.start() + 1
 
     def _open(self, start: int) -> tuple[int, Headers]:
         """Open the part whose header starts at `start` and, for messages, those nested at its very beginning.

@@ -14,8 +14,6 @@ _BLANKS_BEFORE_BREAK: Final = (b" \r\n", b" \n", b"\t\r\n", b"\t\n")
 _LONE_SOFT_CR: Final = re.compile(rb"=\r(?!\n)")
 _UU_BEGIN: Final = re.compile(rb"(?m)^begin [0-7]{3,4} [^\n]*\n")
 
-IDENTITY_ENCODINGS: Final = frozenset({"", "7bit", "8bit", "binary"})
-
 
 def decode_base64(data: bytes) -> bytes:
     """RFC 2045 §6.8; characters outside the alphabet are skipped, missing padding is supplied, and padded blocks that

@@ -38,6 +38,7 @@ from postroom.mailbox.models import (
 MAX_REFERENCE_LOOKUPS: Final = 50
 MAX_PARTICIPANTS: Final = 50
 MAX_UID: Final = 2**32 - 1
+_FACTS: Final = [name for name, _ in sql.NEW.columns].index("facts")
 
 Group = Sequence[NewMessage]
 """One message for all its recipients: stored whole or not at all."""
@@ -88,9 +89,10 @@ class _Thread:
 
 @dataclass(slots=True)
 class _Known:
-    """A message that is stored, or was decided earlier in this batch."""
+    """A message that is stored (`row_id`), or was decided earlier in this batch (`position` in its new rows)."""
 
     row_id: int | None
+    position: int | None
     public_id: str
     raw_sha256: bytes
     body_sha256: bytes
@@ -118,11 +120,9 @@ class _Batch:
     # -- reading
     # ------------------------------------------------------------------------------------------------------------
 
-    async def lock(self, conn: Connection, refs: Iterable[MailboxRef], *, wait: bool) -> None:
+    async def lock(self, conn: Connection, refs: Iterable[MailboxRef]) -> None:
         keys = sorted({(ref.mailbox_id, ref.tenant_id) for ref in refs})
-        rows = await conn.fetch(
-            sql.LOCK_WAITING if wait else sql.LOCK_SKIPPING, [tenant for _, tenant in keys], [box for box, _ in keys]
-        )
+        rows = await conn.fetch(sql.LOCK, [tenant for _, tenant in keys], [box for box, _ in keys])
         for row in rows:
             self.boxes[row["id"]] = _Box(
                 row=row,
@@ -175,6 +175,7 @@ class _Batch:
                 row["rfc_message_id"],
                 _Known(
                     row["id"],
+                    None,
                     row["public_id"],
                     row["raw_sha256"],
                     row["body_sha256"],
@@ -183,13 +184,15 @@ class _Batch:
                     thread,
                 ),
             )
+        for same_id in self.by_rfc_id.values():
+            same_id.sort(key=lambda known: known.row_id or 0, reverse=True)
 
     def remember(self, mailbox_id: int, rfc_message_id: str, known: _Known) -> None:
         if known.source == Source.MX:
             self.by_raw[(mailbox_id, known.raw_sha256)] = known
         same_id = self.by_rfc_id.setdefault((mailbox_id, rfc_message_id), [])
         if all(other.public_id != known.public_id for other in same_id):
-            same_id.append(known)
+            same_id.insert(0, known)  # the newest answers for the Message-ID (inbound.md §28.4)
 
     # -- deciding
     # -----------------------------------------------------------------------------------------------------------
@@ -197,6 +200,7 @@ class _Batch:
     def refusal(self, group: Group) -> Refused | None:
         """Why the group can't be stored, decided before any of it is (mail-server.md A8: never partial copies)."""
         wanted: dict[int, int] = {}
+        counted: set[tuple[int, bytes]] = set()
         for m in group:
             box = self.boxes[m.mailbox.mailbox_id]
             if box.row["erased"] or box.row["tenant_id"] != m.mailbox.tenant_id:
@@ -206,7 +210,9 @@ class _Batch:
                 return Refused(Refusal.FOLDER_GONE)
             if folder.uid_next + len(group) > MAX_UID:
                 return Refused(Refusal.UID_EXHAUSTED)
-            if self.duplicate_of(m) is None:
+            octets = (m.mailbox.mailbox_id, m.content.raw_sha256)
+            if self.duplicate_of(m) is None and not (m.source is Source.MX and octets in counted):
+                counted.add(octets)
                 wanted[m.mailbox.mailbox_id] = wanted.get(m.mailbox.mailbox_id, 0) + m.content.raw_size
         for mailbox_id, size in wanted.items():
             box = self.boxes[mailbox_id]
@@ -270,7 +276,8 @@ class _Batch:
         same_id = self.by_rfc_id.get((m.mailbox.mailbox_id, m.content.rfc_message_id), ())
         if m.source is Source.MX and any(other.source == Source.MX for other in same_id):
             facts.append("message_id_conflict")
-            self.conflicts.update((m.mailbox.tenant_id, o.row_id) for o in same_id if o.row_id is not None)
+            for other in same_id:
+                self._mark_conflict(m.mailbox.tenant_id, other)
 
         uid = folder.uid_next
         folder.uid_next += 1
@@ -288,9 +295,28 @@ class _Batch:
         self.remember(
             m.mailbox.mailbox_id,
             m.content.rfc_message_id,
-            _Known(None, m.id, m.content.raw_sha256, m.content.body_sha256, m.source, m.content.subject, thread),
+            _Known(
+                None,
+                len(self.new) - 1,
+                m.id,
+                m.content.raw_sha256,
+                m.content.body_sha256,
+                m.source,
+                m.content.subject,
+                thread,
+            ),
         )
         return Appended(m.id, m.mailbox, thread.public_id, folder.id, uid, folder.uid_validity, box.modseq)
+
+    def _mark_conflict(self, tenant_id: int, other: _Known) -> None:
+        """Both messages of a conflict carry the fact (B3): the earlier one too, stored or still to be written."""
+        if other.row_id is not None:
+            self.conflicts.add((tenant_id, other.row_id))
+        elif other.position is not None:
+            row = list(self.new[other.position])
+            facts = str(row[_FACTS]).split()
+            row[_FACTS] = " ".join(dict.fromkeys((*facts, "message_id_conflict")))
+            self.new[other.position] = tuple(row)
 
     def _add_children(self, m: NewMessage, thread: _Thread, facts: tuple[str, ...], box: _Box) -> None:
         n = len(self.new)
@@ -351,24 +377,30 @@ class _Batch:
         await conn.execute(sql.WRITE, self.now, *arrays)
 
 
-async def append(conn: Connection, groups: Sequence[Group], *, now: datetime, wait: bool) -> list[GroupOutcome]:
+async def append(
+    conn: Connection, groups: Sequence[Group], *, now: datetime, wait_for: MailboxRef | None = None
+) -> list[GroupOutcome]:
     """Store each group or say why not, in order, inside the caller's open transaction.
 
-    A group whose mailbox somebody else holds is `Busy` and untouched, unless `wait`: then locks are waited for (at
-    most the transaction's `lock_timeout`, asyncpg's LockNotAvailableError). `append_sql.BEGIN` opens a suitable
-    transaction.
+    A group with a mailbox that somebody else holds is `Busy` and untouched. Only `wait_for` is waited for, at most
+    the transaction's `lock_timeout` (asyncpg's LockNotAvailableError), and before any other mailbox is taken: so
+    nothing is ever held while waiting, and no mailbox suffers for another with which it shares a message (B14). Only
+    of `wait_for` is it known that it is gone. `append_sql.BEGIN` opens a suitable transaction.
     """
+    gone: MailboxRef | None = None
+    if wait_for is not None and not await conn.fetch(sql.LOCK_ONE, wait_for.tenant_id, wait_for.mailbox_id):
+        gone = wait_for
     batch = _Batch(now)
-    await batch.lock(conn, (m.mailbox for group in groups for m in group), wait=wait)
-    locked = [all(m.mailbox.mailbox_id in batch.boxes for m in group) for group in groups]
-    messages = [m for group, ok in zip(groups, locked, strict=True) if ok for m in group]
+    await batch.lock(conn, (m.mailbox for group in groups for m in group))
+    missing = [[m.mailbox for m in group if m.mailbox.mailbox_id not in batch.boxes] for group in groups]
+    messages = [m for group, absent in zip(groups, missing, strict=True) if not absent for m in group]
     if messages:
         await batch.read_folders(conn, messages)
         await batch.look_up(conn, messages)
     outcomes: list[GroupOutcome] = []
-    for group, ok in zip(groups, locked, strict=True):
-        if not ok:
-            outcomes.append(Refused(Refusal.MAILBOX_GONE) if wait else Busy())
+    for group, absent in zip(groups, missing, strict=True):
+        if absent:
+            outcomes.append(Refused(Refusal.MAILBOX_GONE) if gone in absent else Busy(absent[0]))
             continue
         outcomes.append(batch.refusal(group) or tuple(batch.add(m) for m in group))
     await batch.write(conn)

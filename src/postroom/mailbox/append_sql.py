@@ -12,15 +12,16 @@ BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCA
 SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL lock_timeout = '5s'
 """
 
-_LOCK: Final = """
+# For the one mailbox that is waited for, before anything else is held.
+LOCK_ONE: Final = "SELECT FROM mailboxes WHERE tenant_id = $1 AND id = $2 FOR NO KEY UPDATE"
+
+LOCK: Final = """
 SELECT m.tenant_id, m.id, m.modseq, m.change_seq, m.event_seq, m.next_thread_seq, m.used_bytes, m.quota_bytes, m.erased,
        m.identity_public_id, m.tenant_public_id
 FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, id)
 JOIN mailboxes m ON m.tenant_id = k.tenant_id AND m.id = k.id
-ORDER BY m.id FOR NO KEY UPDATE OF m
+ORDER BY m.id FOR NO KEY UPDATE OF m SKIP LOCKED
 """
-LOCK_WAITING: Final = _LOCK
-LOCK_SKIPPING: Final = _LOCK + " SKIP LOCKED"
 
 # Read after the lock, in a statement of its own: the lock's snapshot may be older than the last writer's commit.
 FOLDERS: Final = """

@@ -1,7 +1,7 @@
 """Folders: the standard set, lists, and every change of the tree (D2).
 
-Each change is told to the log once per folder (`folder_created`, `folder_renamed` …); UIDVALIDITY is drawn from the mailbox's counter
-when a folder is made and never changes afterwards (B21, D4).
+Each change is told to the log once per folder (`folder_created`, `folder_renamed` …); UIDVALIDITY is drawn from the
+mailbox's counter when a folder is made and never changes afterwards (B21, D4).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NewId = Callable[[str], str]
 """Makes a public id of a prefix (`base.ids.IdGenerator.new`)."""
 
 _COLUMNS: Final = """
-SELECT id, public_id, name, special_use, subscribed, uid_validity, uid_next, recent_uid, highest_modseq, message_count, unseen_count,
-       deleted_count, total_bytes
+SELECT id, public_id, name, special_use, subscribed, uid_validity, uid_next, recent_uid, highest_modseq, message_count,
+       unseen_count, deleted_count, total_bytes
 FROM folders WHERE tenant_id = $1 AND mailbox_id = $2
 """
 _LIST: Final = _COLUMNS
@@ -88,7 +88,7 @@ def _folder(row: asyncpg.Record) -> Folder:
     return Folder(**values)
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 async def list_folders(conn: Connection, ref: MailboxRef) -> list[Folder]:
@@ -105,7 +105,10 @@ async def _one(conn: Connection, statement: str, ref: MailboxRef, value: str | i
 
 
 async def by_name(conn: Connection, ref: MailboxRef, name: str) -> Folder:
-    """The folder called `name`, in any spelling that D2 makes the same. Raises `folder_not_found`, also for an impossible name."""
+    """The folder called `name`, in any spelling that D2 makes the same.
+
+    Raises `folder_not_found`, also for an impossible name.
+    """
     try:
         name = rules.folder_name(name)
     except PostroomError:
@@ -128,7 +131,7 @@ async def by_role(conn: Connection, ref: MailboxRef, role: SpecialUse) -> Folder
     return await _one(conn, _BY_ROLE, ref, role.value)
 
 
-# -- making -----------------------------------------------------------------------------------------------------------------------
+# -- making ------------------------------------------------------------------------------------------------------------
 
 
 async def insert_mailbox(
@@ -200,14 +203,14 @@ async def _insert(write: MailboxWrite, wanted: Sequence[tuple[str, SpecialUse | 
         write.log(ChangeKind.FOLDER_CREATED, folder_id=key, folder=public_id)
 
 
-# -- changing ---------------------------------------------------------------------------------------------------------------------
+# -- changing ----------------------------------------------------------------------------------------------------------
 
 
 async def rename(write: MailboxWrite, folder_id: FolderKey, new_name: str, new_id: NewId) -> Folder:
     """Give a folder, with all below it, another path; makes the parents that the new path lacks.
 
-    UIDVALIDITY and special use stay. Raises `folder_not_found`, `folder_exists`, and `invalid_request` for INBOX, a path under
-    the folder itself, or one too long for what is below it.
+    UIDVALIDITY and special use stay. Raises `folder_not_found`, `folder_exists`, and `invalid_request` for INBOX, a
+    path under the folder itself, or one too long for what is below it.
     """
     folder = await by_key(write.conn, write.ref, folder_id)
     name = rules.folder_name(new_name)
@@ -233,7 +236,10 @@ async def rename(write: MailboxWrite, folder_id: FolderKey, new_name: str, new_i
 
 
 async def check_deletable(write: MailboxWrite, folder_id: FolderKey) -> Folder:
-    """The folder, if it may go. Raises `folder_not_found`, `folder_not_empty` (children), `invalid_request` (special use)."""
+    """The folder, if it may go.
+
+    Raises `folder_not_found`, `folder_not_empty` (children), `invalid_request` (special use).
+    """
     folder = await by_key(write.conn, write.ref, folder_id)
     if folder.special_use is not None:
         raise invalid("folder", "a folder with a special use cannot be deleted")

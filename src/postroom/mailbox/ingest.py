@@ -6,8 +6,9 @@ company: a batch is what has gathered while the one before was under way, so a l
 flood in large batches.
 
 A mailbox that another process holds is skipped and tried again; after two skips its deliveries go to a lane of their
-own, which waits for the lock while everything else goes on. A connection lost at COMMIT leaves open what happened:
-ids are fixed before the batch, so after reconnecting the database is asked. Only errors in the data split a batch.
+own, which waits for that lock, and holds no other, while everything else goes on. A connection lost at COMMIT leaves
+open what happened: ids are fixed before the batch, so after reconnecting the database is asked. Only errors in the data
+split a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -23,21 +24,27 @@ import asyncpg
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
-from postroom.blobs.store import BlobStore, PutGroup, StorageError, StorageFull
+from postroom.blobs.store import BlobStore, PutGroup, StorageError, StorageFull, put_durably
 from postroom.db import errors as db_errors
 from postroom.db.pool import Database
 from postroom.mailbox import append_sql as sql
 from postroom.mailbox.append import append
-from postroom.mailbox.models import Appended, Busy, GroupOutcome, NewMessage, Refused
+from postroom.mailbox.degraded import degraded_copy
+from postroom.mailbox.models import Appended, Busy, GroupOutcome, MailboxRef, NewMessage, Refused
 
 log = base_log.get("ingest")
 
 MAX_BATCH: Final = 64
 _MIN_BATCH: Final = 4
 MAX_SKIPS: Final = 2
+MAX_WAITS: Final = 3
+"""Lanes that one delivery is put into at the most: each of its mailboxes may be held by somebody."""
 MAX_LANES: Final = 4
+"""Lanes that wait for their lock at a time: each holds a connection."""
 RETRY_SECONDS: Final = 20.0
 """How long a batch is tried again while the database is away, before its senders are told to come back (B2)."""
+
+_IS_STORED: Final = "SELECT count(*) FROM messages WHERE tenant_id = $1 AND public_id = $2"
 
 
 class Failure(enum.StrEnum):
@@ -83,6 +90,7 @@ class _Waiting:
     done: asyncio.Future[GroupOutcome]
     skips: int = 0
     boxes: frozenset[int] = field(default_factory=frozenset)
+    degraded: bool = False
 
 
 class Ingest:
@@ -126,16 +134,18 @@ class Ingest:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._discards: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def start(self) -> None:
         for stage in self._stages:
-            self._spawn(stage())
+            _spawn(stage(), self._tasks)
 
     async def stop(self) -> None:
         """Store what is waiting, refuse what comes, end the tasks."""
         self._stopping = True
         await self._idle.wait()
+        await asyncio.gather(*self._discards, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -191,19 +201,25 @@ class Ingest:
                 self._wake_writers.clear()
                 continue
             groups = [PutGroup(w.delivery.pieces, [copy.blob_key for copy in w.delivery.copies]) for w in batch]
-            results: Sequence[StorageError | None]
-            try:
-                results = await self._blobs.put_many(groups)
-            except StorageError as failure:
-                log.error("blob_batch_failed", messages=len(batch), reason=failure.reason)
-                results = [failure] * len(batch)
-            for waiting, error in zip(batch, results, strict=True):
+            for waiting, error in zip(batch, await self._put(groups), strict=True):
                 if error is None:
                     self._to_commit.append(waiting)
                 else:
                     full = isinstance(error, StorageFull)
                     _fail(waiting, Failure.STORAGE_FULL if full else Failure.STORAGE)
             self._wake_committers.set()
+
+    async def _put(self, groups: list[PutGroup]) -> Sequence[StorageError | None]:
+        """Make the bytes durable, with two retries (J1); an answer for each group, whatever happens."""
+        try:
+            results = await put_durably(self._blobs, groups)
+        except Exception as error:  # noqa: BLE001 - every delivery is answered, whatever failed
+            failure = error if isinstance(error, StorageError) else StorageError(type(error).__name__)
+            results = [failure] * len(groups)
+        failed = [error for error in results if error is not None]
+        if failed:
+            log.error("blobs_not_stored", messages=len(failed), reason=failed[0].reason)
+        return results
 
     # -- stage two: rows
     # ----------------------------------------------------------------------------------------------------
@@ -218,7 +234,7 @@ class Ingest:
             boxes = frozenset().union(*(w.boxes for w in batch))
             self._busy |= boxes
             try:
-                await self._store(batch, wait=False)
+                await self._store(batch)
             finally:
                 self._busy -= boxes
                 self._wake_committers.set()
@@ -240,47 +256,53 @@ class Ingest:
         queue.extendleft(reversed(left))
         return taken
 
-    async def _store(self, batch: list[_Waiting], *, wait: bool) -> None:
-        """Commit a batch and answer each of its deliveries, whatever happens."""
+    async def _store(self, batch: list[_Waiting], wait_for: MailboxRef | None = None) -> Failure | None:
+        """Commit a batch and answer each of its deliveries, whatever happens; what went wrong with all of it."""
         try:
-            outcomes = await self._commit([w.delivery for w in batch], wait=wait)
+            outcomes = await self._commit([w.delivery for w in batch], wait_for)
         except IngestError as error:
-            for waiting in batch:
-                _fail(waiting, error.failure)
-            return
-        except Exception as error:  # noqa: BLE001 - every delivery is answered, whatever failed
-            if not db_errors.is_data_error(error):
-                log.error("ingest_batch_failed", messages=len(batch), error=type(error).__name__)
-                for waiting in batch:
-                    _fail(waiting, Failure.DATABASE)
-                return
-            await self._bisect(batch, error, wait=wait)
-            return
-        self._answer(batch, outcomes, waited=wait)
+            self._fail_all(batch, error.failure)
+            return error.failure
+        except Exception as error:
+            if not _is_datas_fault(error):
+                log.error("ingest_batch_failed", messages=len(batch), exc_info=error)
+                self._fail_all(batch, Failure.DATABASE)
+                return Failure.DATABASE
+            await self._bisect(batch, error, wait_for)
+            return None
+        self._answer(batch, outcomes)
+        return None
 
-    async def _bisect(self, batch: list[_Waiting], error: BaseException, *, wait: bool) -> None:
+    def _fail_all(self, batch: Sequence[_Waiting], failure: Failure) -> None:
+        for waiting in batch:
+            _fail(waiting, failure)
+        if failure is Failure.BUSY:  # the one failure after which it is certain that no row names the bytes
+            self._discard([copy.blob_key for waiting in batch for copy in waiting.delivery.copies])
+
+    async def _bisect(self, batch: list[_Waiting], error: BaseException, wait_for: MailboxRef | None) -> None:
         """Something in the data was refused: halve until the culprit is alone, then store it with its headers only
         (B2, B15)."""
         if len(batch) > 1:
             middle = len(batch) // 2
-            await self._store(batch[:middle], wait=wait)
-            await self._store(batch[middle:], wait=wait)
+            await self._store(batch[:middle], wait_for)
+            await self._store(batch[middle:], wait_for)
             return
         waiting = batch[0]
-        if waiting.delivery.copies[0].content.text or waiting.delivery.copies[0].content.attachments:
+        if not waiting.degraded:
             log.warning("ingest_degraded", message_id=waiting.delivery.copies[0].id, sqlstate=_sqlstate(error))
-            waiting.delivery = degraded(waiting.delivery)
-            await self._store(batch, wait=wait)
+            waiting.degraded = True
+            waiting.delivery = replace(waiting.delivery, copies=tuple(map(degraded_copy, waiting.delivery.copies)))
+            await self._store(batch, wait_for)
             return
         log.error("ingest_refused_by_database", message_id=waiting.delivery.copies[0].id, sqlstate=_sqlstate(error))
         _fail(waiting, Failure.DATABASE)
 
-    def _answer(self, batch: list[_Waiting], outcomes: list[GroupOutcome], *, waited: bool) -> None:
+    def _answer(self, batch: list[_Waiting], outcomes: list[GroupOutcome]) -> None:
         stored: list[Appended] = []
         orphans: list[str] = []
         for waiting, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Busy):
-                self._skipped(waiting)
+                self._skipped(waiting, outcome.mailbox)
                 continue
             if isinstance(outcome, Refused):
                 orphans += [copy.blob_key for copy in waiting.delivery.copies]
@@ -294,11 +316,17 @@ class Ingest:
             if not waiting.done.done():
                 waiting.done.set_result(outcome)
         if stored:
-            self._committed(stored)
+            try:
+                self._committed(stored)
+            except Exception as error:  # noqa: BLE001 - it is stored and answered; who listens is another matter
+                log.error("committed_hook_failed", error=type(error).__name__)
         if orphans:
-            self._spawn(self._discard(orphans))
+            self._discard(orphans)
 
-    async def _discard(self, keys: list[str]) -> None:
+    def _discard(self, keys: list[str]) -> None:
+        _spawn(self._delete(keys), self._discards)
+
+    async def _delete(self, keys: list[str]) -> None:
         try:
             await self._blobs.delete(keys)
         except StorageError:
@@ -307,67 +335,74 @@ class Ingest:
     # -- mailboxes that somebody else holds
     # ---------------------------------------------------------------------------------
 
-    def _skipped(self, waiting: _Waiting) -> None:
+    def _skipped(self, waiting: _Waiting, held: MailboxRef) -> None:
+        """The mailbox `held` was somebody else's: try again, then wait for it apart from the others (B14)."""
         waiting.skips += 1
         if waiting.skips < MAX_SKIPS:
             self._to_commit.append(waiting)
             self._wake_committers.set()
             return
-        mailbox = min(waiting.boxes)
-        lane = self._lanes.get(mailbox)
+        if waiting.skips >= MAX_SKIPS + MAX_WAITS:
+            self._fail_all([waiting], Failure.BUSY)
+            return
+        lane = self._lanes.get(held.mailbox_id)
         if lane is None:
-            lane = self._lanes[mailbox] = deque()
-            self._spawn(self._run_lane(mailbox, lane))
+            lane = self._lanes[held.mailbox_id] = deque()
+            _spawn(self._run_lane(held, lane), self._tasks)
         lane.append(waiting)
 
-    async def _run_lane(self, mailbox: int, lane: deque[_Waiting]) -> None:
-        """Wait for the mailbox apart from the batches, at most one such wait per mailbox and `MAX_LANES` in all."""
-        async with self._lane_slots:
-            while lane:
-                await self._store(self._take(lane, lambda _: True), wait=True)
-            del self._lanes[mailbox]
+    async def _run_lane(self, held: MailboxRef, lane: deque[_Waiting]) -> None:
+        """Wait for one mailbox, at most one such wait per mailbox and `MAX_LANES` at a time."""
+        while lane:
+            async with self._lane_slots:
+                batch = self._take(lane, lambda _: True)
+                behind = len(lane)
+                if await self._store(batch, held) is Failure.BUSY:
+                    # Those behind waited as long: each its own five seconds in turn would keep senders for minutes.
+                    self._fail_all([lane.popleft() for _ in range(behind)], Failure.BUSY)
+        del self._lanes[held.mailbox_id]
 
     # -- the transaction
     # ----------------------------------------------------------------------------------------------------
 
-    async def _commit(self, deliveries: list[Delivery], *, wait: bool) -> list[GroupOutcome]:
+    async def _commit(self, deliveries: list[Delivery], wait_for: MailboxRef | None) -> list[GroupOutcome]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._retry_seconds
         pause = 0.05
         unsure: list[GroupOutcome] | None = None
         while True:
+            attempt = _Attempt()
             try:
                 if unsure is not None and await self._is_stored(unsure):
                     return unsure
                 unsure = None
-                attempt = _Attempt()
-                try:
-                    return await self._transaction(deliveries, attempt, wait=wait)
-                except Exception as error:
-                    if attempt.committing and db_errors.is_connection_lost(error):
-                        unsure = attempt.outcomes
-                    raise
-            except asyncpg.LockNotAvailableError:
-                return [Busy() for _ in deliveries] if not wait else self._give_up(Failure.BUSY)
+                return await self._transaction(deliveries, attempt, wait_for)
             except Exception as error:
-                if db_errors.is_disk_full(error):
-                    self._give_up(Failure.STORAGE_FULL)
-                if not (db_errors.is_transient(error) or db_errors.is_serialization(error)):
+                if attempt.committing:
+                    unsure = attempt.outcomes
+                if unsure is None:
+                    if db_errors.is_lock_timeout(error):
+                        if wait_for is not None:
+                            raise IngestError(Failure.BUSY) from error
+                        return [Busy(delivery.copies[0].mailbox) for delivery in deliveries]
+                    if db_errors.is_disk_full(error):
+                        raise IngestError(Failure.STORAGE_FULL) from error
+                if not _is_worth_retrying(error):
                     raise
                 if loop.time() + pause > deadline:
-                    self._give_up(Failure.DATABASE)
+                    raise IngestError(Failure.DATABASE) from error
                 log.warning("ingest_retry", error=type(error).__name__, unsure=unsure is not None)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
 
-    def _give_up(self, failure: Failure) -> list[GroupOutcome]:
-        raise IngestError(failure)
-
-    async def _transaction(self, deliveries: list[Delivery], attempt: _Attempt, *, wait: bool) -> list[GroupOutcome]:
+    async def _transaction(
+        self, deliveries: list[Delivery], attempt: _Attempt, wait_for: MailboxRef | None
+    ) -> list[GroupOutcome]:
         async with self._database.acquire() as conn:
             await conn.execute(sql.BEGIN)
             try:
-                attempt.outcomes = await append(conn, [d.copies for d in deliveries], now=self._clock.now(), wait=wait)
+                groups = [delivery.copies for delivery in deliveries]
+                attempt.outcomes = await append(conn, groups, now=self._clock.now(), wait_for=wait_for)
                 if self._before_commit is not None:
                     self._before_commit()
                 attempt.committing = True
@@ -379,22 +414,19 @@ class Ingest:
             return attempt.outcomes
 
     async def _is_stored(self, outcomes: list[GroupOutcome]) -> bool:
-        """Whether the batch whose COMMIT was not answered is there: it is there whole or not at all (B15)."""
+        """Whether the batch whose COMMIT was not answered is there: it is there whole or not at all (B15).
+
+        That COMMIT may be under way still. It holds the mailboxes until it is decided, so one of them is locked first.
+        """
         fresh = [one for outcome in outcomes if isinstance(outcome, tuple) for one in outcome if not one.duplicate]
         if not fresh:
             return True
-        async with self._database.acquire() as conn:
-            found = await conn.fetchval(
-                "SELECT count(*) FROM messages WHERE tenant_id = $1 AND public_id = $2",
-                fresh[0].mailbox.tenant_id,
-                fresh[0].message_id,
-            )
+        one = fresh[0]
+        async with self._database.transaction() as conn:
+            await conn.execute("SET LOCAL lock_timeout = '5s'")
+            await conn.fetch(sql.LOCK_ONE, one.mailbox.tenant_id, one.mailbox.mailbox_id)
+            found = await conn.fetchval(_IS_STORED, one.mailbox.tenant_id, one.message_id)
         return bool(found)
-
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 @dataclass(slots=True)
@@ -403,27 +435,21 @@ class _Attempt:
     committing: bool = False
 
 
-def degraded(delivery: Delivery) -> Delivery:
-    """The same delivery with nothing but its headers described; the raw bytes stay whole (B2)."""
-    return Delivery(
-        delivery.pieces,
-        tuple(
-            replace(
-                copy,
-                attachment_ids=(),
-                content=replace(
-                    copy.content,
-                    text="",
-                    html=None,
-                    extracted_text="",
-                    snippet="",
-                    attachments=(),
-                    facts=tuple(dict.fromkeys((*copy.content.facts, "parse_degraded"))),
-                ),
-            )
-            for copy in delivery.copies
-        ),
-    )
+def _is_datas_fault(error: BaseException) -> bool:
+    """The rows could not be stored, or not even made, for what they hold: others can (B15)."""
+    return db_errors.is_data_error(error) or isinstance(error, TypeError | ValueError | ArithmeticError)
+
+
+def _is_worth_retrying(error: BaseException) -> bool:
+    # A migration by a newer node outdates the statements that a connection has prepared: once (J9).
+    outdated = isinstance(error, asyncpg.exceptions.InvalidCachedStatementError)
+    return outdated or db_errors.is_transient(error) or db_errors.is_serialization(error)
+
+
+def _spawn(work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _fail(waiting: _Waiting, failure: Failure) -> None:

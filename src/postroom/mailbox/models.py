@@ -1,8 +1,7 @@
 """What other departments see of a mailbox: references, folders, new messages and what became of them.
 
-A mailbox belongs to one identity and shares its bigint key. A *message* is what was received or written; a
-       *placement* is where it
-stands (folder, UID, flags). See decisions A5 and A7.
+A mailbox belongs to one identity and shares its bigint key. A *message* is what was received or written; a *placement*
+is where it stands (folder, UID, flags). See decisions A5 and A7.
 """
 
 from __future__ import annotations
@@ -236,7 +235,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A mailbox of the group was locked by somebody else; nothing of the group was written (B14)."""
+    """`mailbox`, one of the group's, was locked by somebody else; nothing of the group was written (B14)."""
+
+    mailbox: MailboxRef
 
 
 GroupOutcome = tuple[Appended, ...] | Refused | Busy

@@ -1,4 +1,6 @@
-"""Placements as the writers see them: read under the mailbox lock, and the counters of folders that follow from them."""
+"""Placements as the writers see them: read under the mailbox lock, and the counters of folders that follow from
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from postroom.mailbox.models import FLAG_DELETED, FLAG_SEEN, FolderKey
 from postroom.mailbox.rules import Flags
 from postroom.mailbox.writing import MailboxWrite
 
-# `copies` says in how many places the message stands. Its read state is that of the oldest placement (A5): of `saved_at`, then
-# folder and UID. Only where there is more than one does anybody need to look.
+# `copies` says in how many places the message stands. Its read state is that of the oldest placement (A5): of
+# `saved_at`, then folder and UID. Only where there is more than one does anybody need to look.
 _ROWS: Final = """
-SELECT p.folder_id, p.uid, p.modseq, p.size, p.internal_date, p.saved_at, p.flags, p.message_id, m.public_id, m.thread_seq,
-       m.direction = 'inbound' AND m.status = 'received' AS counts,
+SELECT p.folder_id, p.uid, p.modseq, p.size, p.internal_date, p.saved_at, p.flags, p.message_id, m.public_id,
+       m.thread_seq, m.direction = 'inbound' AND m.status = 'received' AS counts,
        (SELECT count(*) FROM placements o WHERE o.tenant_id = p.tenant_id AND o.message_id = p.message_id) AS copies
 FROM placements p
 JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id
@@ -30,7 +32,8 @@ _OF_MESSAGES: Final = _ROWS + "AND p.message_id = ANY ($3::bigint[]) ORDER BY p.
 _ADJUST: Final = """
 UPDATE folders f SET message_count = f.message_count + d.messages, unseen_count = f.unseen_count + d.unseen,
        deleted_count = f.deleted_count + d.deleted, total_bytes = f.total_bytes + d.bytes, highest_modseq = $3
-FROM unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[]) AS d (id, messages, unseen, deleted, bytes)
+FROM unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+     AS d (id, messages, unseen, deleted, bytes)
 WHERE f.tenant_id = $1 AND f.mailbox_id = $2 AND f.id = d.id
 """
 

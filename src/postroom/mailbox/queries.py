@@ -1,7 +1,8 @@
-"""What the API reads: messages, threads and attachments as their resources show them (rest-api §5.9, §5.10, inbound.md §31).
+"""What the API reads: messages, threads and attachments as their resources show them (rest-api §5.9, §5.10, inbound.md
+§31).
 
-Lists are keyset pages, newest first: a page costs the same wherever it is, and a fixed number of statements. Labels and read state are
-those of the oldest placement (A5). Message texts are read only where asked for.
+Lists are keyset pages, newest first: a page costs the same wherever it is, and a fixed number of statements. Labels and
+read state are those of the oldest placement (A5). Message texts are read only where asked for.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class ThreadView:
-    """A thread as the API shows it; `snippet` and `last_direction` are of its newest message, `labels` of all of them."""
+    """A thread as the API shows it; `snippet` and `last_direction` are of its newest message, `labels` of all of
+    them.
+    """
 
     key: Key
     id: str
@@ -131,7 +134,10 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class ThreadFilter:
-    """None does not filter. `direction` is that of the newest message; `after` and `before` are exclusive bounds of `last_at`."""
+    """None does not filter.
+
+    `direction` is that of the newest message; `after` and `before` are exclusive bounds of `last_at`.
+    """
 
     label: str | None = None
     is_unread: bool | None = None
@@ -143,7 +149,10 @@ class ThreadFilter:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a `wait` waits for (inbound.md §21). `sender` is an address or `@domain`; `reply`: an answer in a thread we wrote to."""
+    """What a `wait` waits for (inbound.md §21).
+
+    `sender` is an address or `@domain`; `reply`: an answer in a thread we wrote to.
+    """
 
     since: datetime
     sender: str | None = None

@@ -1,6 +1,7 @@
 """Statements of `queries`, put together from constant pieces; values are always parameters.
 
-Filters that are not asked for are left out rather than switched off by a parameter, so that every plan can use an index.
+Filters that are not asked for are left out rather than switched off by a parameter, so that every plan can use an
+index.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ MESSAGE_FROM_DOMAIN: Final = " AND right(m.from_address, length(?)) = ?"
 MESSAGE_SUBJECT: Final = " AND strpos(lower(m.subject), lower(?)) > 0"
 # In a thread that held something of ours before, and nobody doubts that it belongs there (C9).
 MESSAGE_IS_REPLY: Final = (
-    " AND NOT 'thread_join_unverified' = ANY (m.facts) AND EXISTS (SELECT FROM messages o WHERE o.tenant_id = $1 AND o.mailbox_id = $2"
-    " AND o.thread_seq = m.thread_seq AND o.direction = 'outbound' AND o.id < m.id)"
+    " AND NOT 'thread_join_unverified' = ANY (m.facts) AND EXISTS (SELECT FROM messages o"
+    " WHERE o.tenant_id = $1 AND o.mailbox_id = $2 AND o.thread_seq = m.thread_seq AND o.direction = 'outbound' AND o.id < m.id)"
 )
 
 THREADS_ALL: Final = ""
@@ -55,12 +56,14 @@ THREAD_LABEL: Final = """ AND EXISTS (
       SELECT p.flags FROM placements p WHERE p.tenant_id = m.tenant_id AND p.message_id = m.id
       ORDER BY p.saved_at, p.folder_id, p.uid LIMIT 1
     ) p ON true
-    WHERE m.tenant_id = t.tenant_id AND m.mailbox_id = t.mailbox_id AND m.thread_seq = t.seq AND ?::text = ANY (p.flags))"""
+    WHERE m.tenant_id = t.tenant_id AND m.mailbox_id = t.mailbox_id AND m.thread_seq = t.seq
+      AND ?::text = ANY (p.flags))"""
 
 _MESSAGES: Final = """
-SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS identity_id, m.direction, m.status, m.from_address,
-       m.from_name, m.delivered_to, m.is_bcc, m.is_primary_recipient, m.subject, m.snippet, m.sent_at, m.received_at, m.kind, m.verdict,
-       m.facts, m.rfc_message_id, m.in_reply_to, m.reference_ids, m.blob_key, m.raw_size, m.raw_prefix_len, m.flags,
+SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS identity_id, m.direction, m.status,
+       m.from_address, m.from_name, m.delivered_to, m.is_bcc, m.is_primary_recipient, m.subject, m.snippet, m.sent_at,
+       m.received_at, m.kind, m.verdict, m.facts, m.rfc_message_id, m.in_reply_to, m.reference_ids, m.blob_key,
+       m.raw_size, m.raw_prefix_len, m.flags,
        CASE WHEN ?::bool THEN x.extracted_text END AS extracted_text,
        CASE WHEN ?::bool THEN x.text END AS text,
        CASE WHEN ?::bool THEN x.html END AS html
@@ -79,8 +82,9 @@ LEFT JOIN message_texts x ON x.tenant_id = m.tenant_id AND x.message_id = m.id
 """
 
 _THREADS: Final = """
-SELECT t.seq, t.public_id, t.subject, t.participants_json, t.message_count, t.unread_count, t.first_at, t.last_at, t.last_inbound_at,
-       t.last_outbound_at, t.reply_from_address, t.archived, t.direction AS last_direction, t.snippet, l.flags
+SELECT t.seq, t.public_id, t.subject, t.participants_json, t.message_count, t.unread_count, t.first_at, t.last_at,
+       t.last_inbound_at, t.last_outbound_at, t.reply_from_address, t.archived, t.direction AS last_direction, t.snippet,
+       l.flags
 FROM (
   SELECT t.*, n.direction, n.snippet FROM threads t
   JOIN LATERAL (
@@ -115,8 +119,8 @@ WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, po
 """
 
 ATTACHMENT: Final = """
-SELECT m.blob_key, m.raw_size, m.raw_prefix_len, m.part_tree, a.public_id, a.part_path, a.filename, a.content_type, a.size, a.disposition,
-       a.content_id
+SELECT m.blob_key, m.raw_size, m.raw_prefix_len, m.part_tree, a.public_id, a.part_path, a.filename, a.content_type,
+       a.size, a.disposition, a.content_id
 FROM messages m
 LEFT JOIN attachments a ON a.tenant_id = m.tenant_id AND a.message_id = m.id AND a.public_id = $4
 WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.public_id = $3

@@ -1,7 +1,8 @@
 """What IMAP reads of a folder: a snapshot at SELECT, what changed since a point, rows for FETCH in pages (B16).
 
-Nothing here holds a transaction while the caller works: a snapshot and a difference are read whole in one short read-only transaction,
-so that counters, UIDs and modseq belong together; rows are paged by UID, each page a statement of its own.
+Nothing here holds a transaction while the caller works: a snapshot and a difference are read whole in one short
+read-only transaction, so that counters, UIDs and modseq belong together; rows are paged by UID, each page a statement
+of its own.
 """
 
 from __future__ import annotations
@@ -27,10 +28,17 @@ PAGE: Final = 256
 # One row with four arrays: an order of magnitude cheaper to receive than as many rows.
 _SNAPSHOT: Final = """
 SELECT array_agg(p.uid) AS uids, array_agg(p.modseq) AS modseqs, array_agg(array_to_string(p.flags, ' ')) AS flags
-FROM (SELECT uid, modseq, flags FROM placements WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_id = $3 ORDER BY uid) p
+FROM (
+  SELECT uid, modseq, flags FROM placements WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_id = $3 ORDER BY uid
+) p
 """
 
 _POINT: Final = "SELECT modseq, change_seq FROM mailboxes WHERE tenant_id = $1 AND id = $2 AND NOT erased"
+
+_STATE: Final = """
+SELECT modseq, change_seq AS seq, epoch, used_bytes, quota_bytes FROM mailboxes
+WHERE tenant_id = $1 AND id = $2 AND NOT erased
+"""
 
 _PRUNED: Final = "SELECT pruned_modseq FROM folders WHERE tenant_id = $1 AND id = $2"
 
@@ -39,7 +47,8 @@ SELECT uid, modseq, flags FROM placements
 WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_id = $3 AND modseq > $4 ORDER BY uid
 """
 
-# The log is in order of both seq and modseq: walking back from its end costs what has happened since, which is to be read anyway.
+# The log is in order of both seq and modseq: walking back from its end costs what has happened since, which is to be
+# read anyway.
 _SEQ_OF: Final = """
 SELECT seq FROM changes WHERE tenant_id = $1 AND mailbox_id = $2 AND modseq <= $3 ORDER BY seq DESC LIMIT 1
 """
@@ -88,8 +97,22 @@ class FetchRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MailboxState:
+    """Where a mailbox stands: its counter, the end of its log, and its bytes against its quota (None or 0: no limit)."""
+
+    modseq: int
+    seq: int
+    epoch: int
+    used_bytes: int
+    quota_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A folder as it is at one moment. `uids` ascend; `flags` and `modseqs` run beside them. `seq` is the place in the log."""
+    """A folder as it is at one moment.
+
+    `uids` ascend; `flags` and `modseqs` run beside them. `seq` is the place in the log.
+    """
 
     folder: Folder
     modseq: int
@@ -112,8 +135,9 @@ class PlacementState:
 class FolderChanges:
     """What became of a folder after a point: state, not history. `modseq` and `seq` are the next point.
 
-    `removed` may name UIDs that came after the point and went again. `complete` is False when the log does not reach back to the point
-    any more: then `removed` is empty and whoever asks compares the UIDs it knows with the folder's (A7).
+    `removed` may name UIDs that came after the point and went again. `complete` is False when the log does not reach
+    back to the point any more: then `removed` is empty and whoever asks compares the UIDs it knows with the folder's
+    (A7).
     """
 
     folder: Folder
@@ -130,6 +154,14 @@ class FolderReads:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def mailbox_state(self, ref: MailboxRef) -> MailboxState:
+        """Raises `identity_not_found`."""
+        async with self._database.acquire() as conn:
+            row = await conn.fetchrow(_STATE, ref.tenant_id, ref.mailbox_id)
+        if row is None:
+            raise PostroomError("identity_not_found")
+        return MailboxState(**row)
 
     async def folder_snapshot(self, ref: MailboxRef, folder_id: FolderKey) -> Snapshot:
         """Everything SELECT needs. Raises `folder_not_found`, `identity_not_found`."""
@@ -171,7 +203,10 @@ class FolderReads:
         *,
         page: int = PAGE,
     ) -> AsyncIterator[list[FetchRow]]:
-        """The rows of `uids` that exist, in pages by UID. `uids` ascend; a `range` (of step 1) is read as such, whatever its length."""
+        """The rows of `uids` that exist, in pages by UID.
+
+        `uids` ascend; a `range` (of step 1) is read as such, whatever its length.
+        """
         statement = _FETCH[columns, isinstance(uids, range)]
         if isinstance(uids, range):
             after = uids.start - 1
@@ -210,7 +245,7 @@ async def _removed_since(
     return [row["uid"] for row in await conn.fetch(_REMOVED, ref.tenant_id, ref.mailbox_id, folder_id, seq)]
 
 
-# -- statements of fetch_rows -----------------------------------------------------------------------------------------------------
+# -- statements of fetch_rows ------------------------------------------------------------------------------------------
 
 _PLACEMENT: Final = "SELECT p.uid, p.flags, p.modseq, p.internal_date, p.saved_at, p.size"
 _OF_MESSAGE: Final = {

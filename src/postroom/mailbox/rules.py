@@ -25,7 +25,8 @@ MAX_FLAG_LENGTH: Final = 100
 _REFUSED_SEGMENTS: Final = frozenset({"", ".", ".."})
 # `/` separates; the rest has a meaning in paths of some file system or in Maildir names.
 _REFUSED_CHARACTERS: Final = frozenset("\\:")
-# An IMAP atom (RFC 3501 §9) in lower case, so that every flag can be told to every client; `$` begins a system flag or keyword.
+# An IMAP atom (RFC 3501 §9) in lower case, so that every flag can be told to every client; `$` begins a system flag or
+# keyword.
 _FLAG: Final = re.compile(r"[!#$&'+,\-./0-9:;<=>?@\[^_`a-z|}~]+")
 _LABEL: Final = re.compile(r"[a-z0-9][a-z0-9_:-]{0,63}")
 
@@ -94,13 +95,18 @@ def is_within(name: str, folder: str) -> bool:
 
 
 def folder_order(name: str) -> tuple[bool, list[str]]:
-    """Sort key of a folder list: INBOX and what is under it first, then by the alphabet, children after their parent (D2)."""
+    """Sort key of a folder list: INBOX and what is under it first, then by the alphabet, children after their parent
+    (D2).
+    """
     segments = name.split(SEPARATOR)
     return segments[0] != INBOX, segments
 
 
 def flag_word(raw: str) -> str:
-    """The stored form of a flag: lower case. Raises `invalid_request` when it is no IMAP atom of at most 100 characters."""
+    """The stored form of a flag: lower case.
+
+    Raises `invalid_request` when it is no IMAP atom of at most 100 characters.
+    """
     if len(raw) > MAX_FLAG_LENGTH or not raw.isascii():
         raise invalid("flags", "a flag is at most 100 ASCII characters")
     word = raw.lower()

@@ -1,18 +1,22 @@
-"""Every use of a mailbox that changes it, but for new messages: one class, the frame of its transactions, and what follows a commit.
+"""Every use of a mailbox that changes it, but for new messages: one class, the frame of its transactions, and what
+follows a commit.
 
-Writers lock the mailbox, change rows, append to the log, commit; then bytes that nobody needs go, and `changed` tells whoever
-watches (B13, E2). Work on many messages is cut into transactions of at most 1,000 (B14), each complete in itself.
+Writers lock the mailbox, change rows, append to the log, commit; then bytes that nobody needs go, and `changed` tells
+whoever watches (B13, E2). Work on many messages is cut into transactions of at most 1,000 (B14), each complete in
+itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+import asyncpg
 
 from postroom.base import log
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
-from postroom.blobs import BlobStore, StorageError
+from postroom.blobs import StorageError
 from postroom.db import Connection, Database, is_serialization
 from postroom.mailbox import expunge, flags, folders, placing, threads, transfer
 from postroom.mailbox.expunge import Removed
@@ -37,14 +41,23 @@ V = TypeVar("V")
 _log = log.get("mailbox")
 
 
+class Blobs(Protocol):
+    """What this service asks of a `BlobStore`."""
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """Remove keys; one that is not there is no error. Raises StorageError."""
+        ...
+
+
 class Mailboxes:
     """Folders, flags, copies, moves and removal.
 
-    Every writer raises `PostroomError("identity_not_found")` when the mailbox is gone, and asyncpg's LockNotAvailableError when it is
-    held by another for longer than 5 s. Errors of the connection at the commit leave its outcome unknown (B15).
+    Every writer raises `PostroomError("identity_not_found")` when the mailbox is gone, and asyncpg's
+    LockNotAvailableError when it is held by another for longer than 5 s. Errors of the connection at the commit leave
+    its outcome unknown (B15).
     """
 
-    def __init__(self, database: Database, blobs: BlobStore, clock: Clock, ids: IdGenerator, changed: Changed) -> None:
+    def __init__(self, database: Database, blobs: Blobs, clock: Clock, ids: IdGenerator, changed: Changed) -> None:
         self._database = database
         self._blobs = blobs
         self._clock = clock
@@ -53,7 +66,7 @@ class Mailboxes:
         self.reads = FolderReads(database)
         self.queries = MessageQueries(database)
 
-    # -- folders ------------------------------------------------------------------------------------------------------------------
+    # -- folders -------------------------------------------------------------------------------------------------------
 
     async def create_mailbox_rows(
         self,
@@ -65,7 +78,8 @@ class Mailboxes:
         quota_bytes: int | None = None,
         is_system: bool = False,
     ) -> None:
-        """The mailbox of an identity with its standard folders, inside the caller's transaction; makes only what is missing (D2).
+        """The mailbox of an identity with its standard folders, inside the caller's transaction; makes only what is
+        missing (D2).
 
         `identity_id` and `tenant_id` are the public ids.
         """
@@ -138,11 +152,13 @@ class Mailboxes:
             await self._drop_bytes(removed)
 
     async def mark_recent(self, ref: MailboxRef, folder_id: FolderKey) -> range:
-        """The UIDs that this session is the first to be told of, which are \\Recent in it; no other session gets them."""
+        """The UIDs that this session is the first to be told of, which are \\Recent in it; no other session gets
+        them.
+        """
         async with self._database.acquire() as conn:
             return await folders.mark_recent(conn, ref, folder_id)
 
-    # -- flags --------------------------------------------------------------------------------------------------------------------
+    # -- flags ---------------------------------------------------------------------------------------------------------
 
     async def set_flags(
         self,
@@ -155,8 +171,9 @@ class Mailboxes:
     ) -> list[FlagsNow]:
         """STORE. The answer names those of `uids` that exist, ascending, with what they have now.
 
-        A placement whose modseq is above `unchanged_since` is left alone and marked `MODIFIED` (RFC 7162 §3.1.3). Raises
-        `folder_not_found`, `invalid_request`, `LimitExceeded` (more than 64 keywords; earlier chunks of 1,000 stay stored).
+        A placement whose modseq is above `unchanged_since` is left alone and marked `MODIFIED` (RFC 7162 §3.1.3).
+        Raises `folder_not_found`, `invalid_request`, `LimitExceeded` (more than 64 keywords; earlier chunks of 1,000
+        stay stored).
         """
         wanted = flag_words(words)
         stored: list[FlagsNow] = []
@@ -167,7 +184,8 @@ class Mailboxes:
     async def change_message(
         self, ref: MailboxRef, message_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
     ) -> None:
-        """Change the flags of a message in every place where it stands: `$seen` is read, words without `$` are labels (A5).
+        """Change the flags of a message in every place where it stands: `$seen` is read, words without `$` are labels
+        (A5).
 
         Raises `message_not_found`, `invalid_request`, `LimitExceeded`.
         """
@@ -194,7 +212,10 @@ class Mailboxes:
         remove: Iterable[str] = (),
         archived: bool | None = None,
     ) -> None:
-        """Change the flags of all messages of a thread, and whether it is archived. Raises as `change_message`, `thread_not_found`."""
+        """Change the flags of all messages of a thread, and whether it is archived.
+
+        Raises as `change_message`, `thread_not_found`.
+        """
         more, less = flag_words(add), flag_words(remove)
 
         async def start(write: MailboxWrite) -> list[int]:
@@ -206,12 +227,13 @@ class Mailboxes:
         for chunk in _chunks(await self._write(ref, start)):
             await self._write(ref, flags.edit, chunk, more, less)
 
-    # -- places -------------------------------------------------------------------------------------------------------------------
+    # -- places --------------------------------------------------------------------------------------------------------
 
     async def copy(self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int], target: FolderKey) -> CopyResult:
         """COPY: those of `uids` that exist, into new UIDs of `target` in the same order (D4, D8).
 
-        Charges no quota, for bytes are shared, but raises `mailbox_full` when the mailbox is over its quota; else `folder_not_found`.
+        Charges no quota, for bytes are shared,
+          but raises `mailbox_full` when the mailbox is over its quota; else `folder_not_found`.
         """
         return await self._transfer(ref, transfer.copy, folder_id, uids, target)
 
@@ -252,10 +274,11 @@ class Mailboxes:
         for chunk in _chunks(_unique(message_ids)):
             await self._write(ref, step, chunk)
 
-    # -- removal ------------------------------------------------------------------------------------------------------------------
+    # -- removal -------------------------------------------------------------------------------------------------------
 
     async def expunge(self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int] | None = None) -> list[int]:
-        """EXPUNGE, or UID EXPUNGE of `uids`: what is `$deleted` goes, for good with its last placement. The UIDs that went, ascending.
+        """EXPUNGE, or UID EXPUNGE of `uids`: what is `$deleted` goes, for good with its last placement. The UIDs that
+        went, ascending.
 
         Raises `folder_not_found`.
         """
@@ -291,7 +314,7 @@ class Mailboxes:
         for chunk in _chunks(_unique(message_ids)):
             await self._drop_bytes(await self._write(ref, step, chunk))
 
-    # -- frame --------------------------------------------------------------------------------------------------------------------
+    # -- frame ---------------------------------------------------------------------------------------------------------
 
     async def _write(
         self,
@@ -300,14 +323,17 @@ class Mailboxes:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """`work` in one transaction on the locked mailbox; the whole again if it lost a race (B15). `changed` follows the commit."""
+        """`work` in one transaction on the locked mailbox; the whole again if it lost a race (B15).
+
+        `changed` follows the commit.
+        """
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with self._database.transaction() as conn:
                     write = await begin_write(conn, ref, self._clock.now())
                     result = await work(write, *args, **kwargs)
                     wrote = await write.finish()
-            except Exception as exc:
+            except asyncpg.PostgresError as exc:
                 if attempt == ATTEMPTS or not is_serialization(exc):
                     raise
             else:

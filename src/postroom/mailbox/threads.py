@@ -33,7 +33,7 @@ WHERE m.direction = 'inbound' AND m.status = 'received' AND NOT '$seen' = ANY (p
 
 _ADJUST: Final = """
 UPDATE threads t SET unread_count = t.unread_count + d.unread
-FROM unnest($3::bigint[], $4::int[]) AS d (seq, unread)
+FROM unnest($3::bigint[], $4::bigint[]) AS d (seq, unread)
 WHERE t.tenant_id = $1 AND t.mailbox_id = $2 AND t.seq = d.seq
 """
 
@@ -48,7 +48,7 @@ UPDATE threads t SET message_count = t.message_count - d.gone, unread_count = t.
     WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.thread_seq = t.seq AND m.direction = 'outbound'
     ORDER BY m.received_at DESC LIMIT 1),
   participants_json = d.participants::jsonb
-FROM unnest($3::bigint[], $4::int[], $5::int[], $6::text[]) AS d (seq, gone, unread, participants)
+FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::text[]) AS d (seq, gone, unread, participants)
 WHERE t.tenant_id = $1 AND t.mailbox_id = $2 AND t.seq = d.seq
 """
 
@@ -83,7 +83,8 @@ _ARCHIVE: Final = "UPDATE threads SET archived = $4 WHERE tenant_id = $1 AND mai
 class UnreadCounts:
     """Follows the read state of messages through one operation: `begin` before the placements change, `save` after.
 
-    A message that stands in one place tells its state itself; for one that stands in several the database is asked twice.
+    A message that stands in one place tells its state itself; for one that stands in several the database is asked
+    twice.
     """
 
     __slots__ = ("_before", "_deltas", "_shared")
@@ -125,7 +126,6 @@ class UnreadCounts:
             )
 
     async def _unread(self, write: MailboxWrite) -> dict[int, int]:
-        return {}
         if not self._shared:
             return {}
         rows = await write.conn.fetch(_UNREAD, write.ref.tenant_id, write.ref.mailbox_id, self._shared)

@@ -1,7 +1,8 @@
 """COPY and MOVE between the folders of one mailbox (A5, D4, D8).
 
-A copy is another placement of the same message, a move re-homes one; either way the target gives a new UID, in the order of the source's
-UIDs, and flags and internal date stay (RFC 3501 §6.4.7, RFC 6851). Source and target may be the same folder.
+A copy is another placement of the same message, a move re-homes one; either way the target gives a new UID, in the
+order of the source's UIDs, and flags and internal date stay (RFC 3501 §6.4.7, RFC 6851). Source and target may be the
+same folder.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = n.folder_id AND p
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What COPYUID says (RFC 4315 §3): the target's UIDVALIDITY and (source UID, target UID), ascending on both sides."""
+    """What COPYUID says (RFC 4315 §3): the target's UIDVALIDITY and (source UID, target UID), ascending on both
+    sides.
+    """
 
     uid_validity: int
     pairs: tuple[tuple[int, int], ...]
@@ -48,8 +51,9 @@ class CopyResult:
 async def copy(write: MailboxWrite, source: FolderKey, uids: Sequence[int], target_id: FolderKey) -> CopyResult:
     """Copy those of `uids` that exist.
 
-    Quota (E4): the bytes of a message are kept and charged once, however many placements show it, so a copy charges nothing; it is
-    refused (`mailbox_full`) when the mailbox holds more than its quota already. Raises `folder_not_found` for either folder.
+    Quota (E4): the bytes of a message are kept and charged once, however many placements show it, so a copy charges
+    nothing; it is refused (`mailbox_full`) when the mailbox holds more than its quota already. Raises
+    `folder_not_found` for either folder.
     """
     if write.quota_bytes and write.used_bytes > write.quota_bytes:
         raise PostroomError("mailbox_full")
@@ -72,7 +76,8 @@ async def move(write: MailboxWrite, source: FolderKey, uids: Sequence[int], targ
 
 
 async def move_messages(write: MailboxWrite, message_ids: Sequence[int], target_id: FolderKey) -> None:
-    """Have messages (row keys) stand in the target only: the oldest placement moves there unless one is there, the others go.
+    """Have messages (row keys) stand in the target only: the oldest placement moves there unless one is there, the
+    others go.
 
     Raises `folder_not_found`.
     """

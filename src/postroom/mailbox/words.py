@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -30,12 +30,15 @@ log = base_log.get("words")
 MAX_WORD: Final = 255
 """Characters of a word that is indexed; a longer run makes the message's words incomplete."""
 MAX_WORDS: Final = 20_000
-"""Distinct words of one message: keeps its tsvector below PostgreSQL's 1 MB."""
+"""Distinct words of one message."""
+MAX_WORDS_BYTES: Final = 900_000
+"""Octets of them all: a tsvector addresses 1 MiB, and array_to_tsvector does not check."""
 MAX_EXPANSION: Final = 2_000
 """Words that a piece may stand for before asking the index costs more than reading the texts."""
 MIN_PIECE: Final = 3
 """Characters below which trigrams select nothing."""
 MAX_KNOWN: Final = 200_000
+RETRY_AFTER: Final = timedelta(minutes=1)
 _SLICE: Final = 8
 """Messages whose words are taken in one go of the loop, about a millisecond."""
 
@@ -85,10 +88,12 @@ _EXPAND: Final = "SELECT word FROM lexicon WHERE word LIKE $1 LIMIT $2"
 
 _FIND: Final = """
 SELECT message_id FROM message_words WHERE tenant_id = $1 AND mailbox_id = $2 AND words @@ $3::tsquery
-UNION
+"""
+
+_ALWAYS: Final = """
 SELECT message_id FROM message_words WHERE tenant_id = $1 AND mailbox_id = $2 AND NOT complete
-UNION
-SELECT m.id FROM word_tasks t JOIN messages m
+UNION ALL
+SELECT m.id AS message_id FROM word_tasks t JOIN messages m
   ON m.tenant_id = t.tenant_id AND m.mailbox_id = t.mailbox_id AND m.id BETWEEN t.first_id AND t.last_id
 WHERE t.tenant_id = $1 AND t.mailbox_id = $2
 """
@@ -109,11 +114,20 @@ def words_of(texts: Iterable[str | None]) -> Words:
         if text:
             found.update(_WORD.findall(fold(text)))
     kept = {word for word in found if len(word) <= MAX_WORD}
-    complete = len(kept) == len(found)
     if len(kept) > MAX_WORDS:
         kept = set(sorted(kept)[:MAX_WORDS])
-        complete = False
-    return Words(frozenset(kept), complete)
+    if len(kept) * MAX_WORD * 4 > MAX_WORDS_BYTES:
+        kept = set(_fitting(kept, MAX_WORDS_BYTES))
+    return Words(frozenset(kept), len(kept) == len(found))
+
+
+def _fitting(words: Iterable[str], limit: int) -> Iterator[str]:
+    """As many of the words, in order, as have `limit` octets together."""
+    for word in sorted(words):
+        limit -= len(word.encode())
+        if limit < 0:
+            return
+        yield word
 
 
 def pieces_of(needle: str) -> list[str]:
@@ -127,19 +141,25 @@ async def candidates(conn: Connection, ref: MailboxRef, needle: str) -> frozense
     None: the index can't narrow it (too short, or too common a piece), so every message is a candidate. Every message
     that does hold it is among the candidates; the caller verifies.
     """
+    pieces = pieces_of(needle)
+    if not pieces:
+        return None
+    # First of all, so that a message which is indexed meanwhile is found here or by its words, and never falls between.
+    found = {row["message_id"] for row in await conn.fetch(_ALWAYS, ref.tenant_id, ref.mailbox_id)}
     clauses: list[str] = []
-    for piece in pieces_of(needle):
+    for piece in pieces:
         like = "%" + piece.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         rows = await conn.fetch(_EXPAND, like, MAX_EXPANSION + 1)
         if len(rows) > MAX_EXPANSION:
             continue
-        clauses.append("(" + " | ".join(_lexeme(row["word"]) for row in rows) + ")" if rows else "")
+        if not rows:
+            # A piece in no word at all: only what is not or not wholly indexed can hold it.
+            return frozenset(found)
+        clauses.append("(" + " | ".join(_lexeme(row["word"]) for row in rows) + ")")
     if not clauses:
         return None
-    # A piece in no word at all: only the tail and incomplete messages can hold it.
-    query = " & ".join(clauses) if all(clauses) else _lexeme("\x01")
-    rows = await conn.fetch(_FIND, ref.tenant_id, ref.mailbox_id, query)
-    return frozenset(row["message_id"] for row in rows)
+    rows = await conn.fetch(_FIND, ref.tenant_id, ref.mailbox_id, " & ".join(clauses))
+    return frozenset(found.union(row["message_id"] for row in rows))
 
 
 def _lexeme(word: str) -> str:
@@ -187,7 +207,7 @@ class WordIndexer:
             await asyncio.sleep(self._idle_seconds / 4)
 
     async def _settle(self) -> None:
-        """Merge what the index still holds as a list, now that nothing else is to be done: queries would read the list."""
+        """Merge what the indexes still hold as lists, now that nothing else is to be done: queries would read them."""
         async with self._database.acquire() as conn:
             await conn.execute(_SETTLE)
         self._dirty = False
@@ -197,9 +217,32 @@ class WordIndexer:
         now = self._clock.now()
         async with self._database.acquire() as conn:
             batch = await QUEUE.claim(conn, now=now, limit=self._batch)
-            if not batch.claims:
-                return 0
-            rows = await conn.fetch(_MESSAGES, *_columns(batch.claims))
+        if not batch.claims:
+            return 0
+        try:
+            await self._index(batch.claims)
+        except Exception as error:
+            if db_errors.is_transient(error):
+                raise
+            for claim in batch.claims:
+                await self._index_alone(claim)
+        return len(batch.claims)
+
+    async def _index_alone(self, claim: Claim) -> None:
+        """One task apart from its neighbours, which need not suffer for it: later again, parked in the end."""
+        try:
+            await self._index([claim])
+        except Exception as error:
+            if db_errors.is_transient(error):
+                raise
+            log.error("indexing_failed", task=claim.key[0], error=type(error).__name__)
+            now = self._clock.now()
+            async with self._database.acquire() as conn:
+                await QUEUE.retry(conn, claim, now=now, at=now + RETRY_AFTER, error=type(error).__name__)
+
+    async def _index(self, claims: Sequence[Claim]) -> None:
+        async with self._database.acquire() as conn:
+            rows = await conn.fetch(_MESSAGES, *_columns(claims))
         indexed: list[tuple[int, int, int, str, bool]] = []
         fresh: set[str] = set()
         for start in range(0, len(rows), _SLICE):
@@ -214,9 +257,8 @@ class WordIndexer:
                 await conn.execute(_LEARN, sorted(fresh))
             if indexed:
                 await conn.execute(_INSERT, *zip(*indexed, strict=True))
-            await QUEUE.finish(conn, batch.claims)
+            await QUEUE.finish(conn, claims)
         self._learn(fresh)
-        return len(batch.claims)
 
     def _is_known(self, word: str) -> bool:
         if word in self._known:

@@ -124,3 +124,15 @@ async def begin_write(conn: Connection, ref: MailboxRef, now: datetime) -> Mailb
         quota_bytes=row["quota_bytes"],
         last_uid_validity=row["last_uid_validity"],
     )
+
+
+async def next_event_sequence(conn: Connection, ref: MailboxRef) -> int:
+    """Raise the mailbox's event counter inside the caller's transaction, which takes the row lock; the new value."""
+    sequence = await conn.fetchval(
+        "UPDATE mailboxes SET event_seq = event_seq + 1 WHERE tenant_id = $1 AND id = $2 RETURNING event_seq",
+        ref.tenant_id,
+        ref.mailbox_id,
+    )
+    if sequence is None:
+        raise PostroomError("identity_not_found")
+    return int(sequence)

@@ -14,6 +14,7 @@ from postroom.accounts.models import PLATFORM_SCOPE, ApiKey, Mode, Principal, Pr
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level, Permission, including_implied
 from postroom.accounts.store import keys as store
 from postroom.accounts.store import tenants as tenant_store
+from postroom.accounts.text import invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -190,8 +191,7 @@ class Keys:
         Raises as `get`, and `key_revoked`.
         """
         if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
-            message = f"must be from 0 to {MAX_OVERLAP_HOURS}"
-            raise PostroomError("invalid_request", details={"errors": [{"path": "overlap_hours", "message": message}]})
+            raise invalid("overlap_hours", f"must be from 0 to {MAX_OVERLAP_HOURS}")
         now = self._clock.now()
         async with self._db.transaction() as conn:
             key = await self._reach(conn, caller, public_id)

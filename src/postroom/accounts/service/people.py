@@ -18,6 +18,7 @@ from postroom.accounts.passwords import HashingOverloaded, Passwords, check_poli
 from postroom.accounts.permissions import GrantRole
 from postroom.accounts.store import people as store
 from postroom.accounts.store import tenants as tenant_store
+from postroom.accounts.text import check_name, is_storable
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -26,7 +27,6 @@ from postroom.db import Connection, Database
 MAX_DISPLAY_NAME: Final = 78
 MAX_PAGE: Final = 100
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 # The outer form only: whether mail arrives there is shown by mail that arrives there.
 _CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
 
@@ -43,7 +43,7 @@ class People:
         """
         check_display_name(new.display_name)
         contact = None if new.contact_email is None else new.contact_email.lower()
-        if contact is not None and not _CONTACT.fullmatch(contact):
+        if contact is not None and not (_CONTACT.fullmatch(contact) and is_storable(contact)):
             raise PostroomError("address_invalid", details={"field": "contact_email"})
         hashed = None if new.password is None else await self._hash(new.password)
         public_id = self._ids.new("usr_")
@@ -150,12 +150,8 @@ class People:
 
 
 def check_display_name(name: str) -> None:
-    """Raises `invalid_request` unless the name has 1 to 78 characters and no control characters. Any script will do
-    (FR-ADR-7).
-    """
-    if not 1 <= len(name) <= MAX_DISPLAY_NAME or _CONTROL.search(name):
-        message = f"must have 1 to {MAX_DISPLAY_NAME} characters and no line breaks"
-        raise PostroomError("invalid_request", details={"errors": [{"path": "display_name", "message": message}]})
+    """Raises `invalid_request` unless the name has 1 to 78 characters and no control characters."""
+    check_name("display_name", name, MAX_DISPLAY_NAME)
 
 
 def _found(person: Person | None) -> Person:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Final
+from zoneinfo import available_timezones
 
 import asyncpg
 
 from postroom.accounts.models import NewTenant, Tenant, TenantStatus
 from postroom.accounts.names import check_slug, suffix_of
 from postroom.accounts.store import tenants as store
+from postroom.accounts.text import check_name, invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -34,11 +36,9 @@ class Tenants:
     async def create(self, new: NewTenant) -> Tenant:
         """A new tenant. Raises `invalid_request`, `address_reserved`, `slug_taken` or `suffix_taken` (D12)."""
         check_slug(new.slug)
-        if not 1 <= len(new.name) <= MAX_NAME:
-            raise PostroomError(
-                "invalid_request",
-                details={"errors": [{"path": "name", "message": f"must have 1 to {MAX_NAME} characters"}]},
-            )
+        check_name("name", new.name, MAX_NAME)
+        if new.timezone not in available_timezones():
+            raise invalid("timezone", "must be the name of an IANA time zone")
         suffix, fold = suffix_of(new.slug, new.address_suffix, default_tenant=new.is_default)
         try:
             async with self._db.transaction() as conn:

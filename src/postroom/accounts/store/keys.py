@@ -11,6 +11,7 @@ import asyncpg
 
 from postroom.accounts.models import ApiKey, ApiKeyKey, Mode, Scope, TenantKey, TenantStatus
 from postroom.accounts.permissions import Level, Permission
+from postroom.base.ids import is_id
 from postroom.db import Connection
 
 _COLUMNS = """
@@ -100,6 +101,8 @@ async def find(conn: Connection, lookup: str) -> StoredKey | None:
 
 
 async def get(conn: Connection, scope: Scope, public_id: str) -> ApiKey | None:
+    if not is_id("key_", public_id):
+        return None
     row = await conn.fetchrow(_GET, scope.level, scope.tenant_id, scope.identity_id, public_id)
     return None if row is None else _key(row)
 

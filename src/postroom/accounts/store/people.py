@@ -13,6 +13,7 @@ import asyncpg
 
 from postroom.accounts.models import Grant, Member, MemberRole, Person, PersonKey, TenantKey, TenantStatus
 from postroom.accounts.permissions import GrantRole
+from postroom.base.ids import is_id
 from postroom.db import Connection
 
 _INSERT = """
@@ -156,6 +157,8 @@ async def insert(
 
 async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person | None:
     """A person; with `tenant_id` only one who has to do with that tenant."""
+    if not is_id("usr_", public_id):
+        return None
     if tenant_id is None:
         row = await conn.fetchrow(_GET, public_id)
     else:
@@ -165,6 +168,8 @@ async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person
 
 async def get_free(conn: Connection, public_id: str, tenant_id: int) -> Person | None:
     """A person who has to do with the tenant already, or with none."""
+    if not is_id("usr_", public_id):
+        return None
     row = await conn.fetchrow(_GET_FREE, public_id, tenant_id)
     return None if row is None else _person(row)
 
@@ -172,6 +177,8 @@ async def get_free(conn: Connection, public_id: str, tenant_id: int) -> Person |
 async def set_password(
     conn: Connection, public_id: str, tenant_id: int | None, password_hash: str, now: datetime
 ) -> Person | None:
+    if not is_id("usr_", public_id):
+        return None
     row = await conn.fetchrow(_SET_PASSWORD, public_id, tenant_id, now, password_hash)
     return None if row is None else _person(row)
 
@@ -179,6 +186,8 @@ async def set_password(
 async def set_enabled(
     conn: Connection, public_id: str, tenant_id: int | None, enabled: bool, now: datetime
 ) -> Person | None:
+    if not is_id("usr_", public_id):
+        return None
     row = await conn.fetchrow(_SET_ENABLED, public_id, tenant_id, now, enabled)
     return None if row is None else _person(row)
 
@@ -224,11 +233,15 @@ async def put_grant(
     conn: Connection, tenant_id: int, identity_public_id: str, person_id: int, role: GrantRole, now: datetime
 ) -> int | None:
     """The mailbox's key, or None when the tenant has no such mailbox."""
+    if not is_id("idn_", identity_public_id):
+        return None
     mailbox_id: int | None = await conn.fetchval(_PUT_GRANT, tenant_id, identity_public_id, person_id, role, now)
     return mailbox_id
 
 
 async def delete_grant(conn: Connection, tenant_id: int, identity_public_id: str, person_id: int) -> bool:
+    if not is_id("idn_", identity_public_id):
+        return False
     return await conn.fetchval(_DELETE_GRANT, tenant_id, identity_public_id, person_id) is not None
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import asyncpg
 
 from postroom.accounts.models import Mode, NewTenant, Tenant, TenantKey, TenantStatus
+from postroom.accounts.text import is_storable
+from postroom.base.ids import is_id
 from postroom.db import Connection
 
 _PUT_DEPLOYMENT = """
@@ -60,6 +62,8 @@ async def insert(conn: Connection, public_id: str, new: NewTenant, suffix: str, 
 
 
 async def get(conn: Connection, public_id: str) -> Tenant | None:
+    if not is_id("ten_", public_id):
+        return None
     return _tenant_or_none(await conn.fetchrow(_GET, public_id))
 
 
@@ -68,7 +72,7 @@ async def get_by_id(conn: Connection, tenant_id: int) -> Tenant | None:
 
 
 async def get_by_slug(conn: Connection, slug: str) -> Tenant | None:
-    return _tenant_or_none(await conn.fetchrow(_GET_BY_SLUG, slug))
+    return _tenant_or_none(await conn.fetchrow(_GET_BY_SLUG, slug)) if is_storable(slug) else None
 
 
 async def lock(conn: Connection, tenant_id: int) -> Tenant | None:

@@ -9,6 +9,7 @@ import asyncpg
 
 from postroom.accounts.models import PLATFORM_SCOPE, Scope
 from postroom.accounts.names import NameClass
+from postroom.accounts.text import invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -19,6 +20,7 @@ from postroom.directory.models import (
     AddressStatus,
     Announce,
     Announcement,
+    Changed,
     Fact,
     HostedAddress,
     Identity,
@@ -32,12 +34,13 @@ _BATCH: Final = 100
 
 
 class Addresses:
-    """Use cases of addresses. After each change the caller tells every process's `Directory.invalidate` of the
-    identity.
-    """
+    """Use cases of addresses. `announce` writes events in the transaction, `changed` is told of the identity after."""
 
-    def __init__(self, db: Database, ids: IdGenerator, clock: Clock, hash_key: bytes, announce: Announce) -> None:
-        self._db, self._ids, self._clock, self._hash_key, self._announce = db, ids, clock, hash_key, announce
+    def __init__(
+        self, db: Database, ids: IdGenerator, clock: Clock, hash_key: bytes, announce: Announce, changed: Changed
+    ) -> None:
+        self._db, self._ids, self._clock, self._hash_key = db, ids, clock, hash_key
+        self._announce, self._changed = announce, changed
 
     async def add(self, scope: Scope, identity_id: str, local_part: str, domain_id: str) -> HostedAddress:
         """An alias on a domain of the tenant: active at once on a domain that receives, else pending.
@@ -72,9 +75,10 @@ class Addresses:
                 after = await self._again(conn, identity)
                 added = next(one for one in after.addresses if one.address == f"{local}@{domain.name}")
                 await self._announce(conn, Announcement(Fact.ADDRESS_ADDED, after, now, added))
-                return added
         except asyncpg.UniqueViolationError:
             raise PostroomError("address_taken") from None
+        self._changed(identity_id)
+        return added
 
     async def remove_pending(self, scope: Scope, identity_id: str, address_id: str) -> None:
         """Raises `address_not_found`; `address_in_use` for an address that has been in use."""
@@ -83,6 +87,7 @@ class Addresses:
             address = _one(identity, address_id)
             if not await store.delete_pending(conn, identity.tenant_id, address.id):
                 raise PostroomError("address_in_use")
+        self._changed(identity_id)
 
     async def promote(
         self, scope: Scope, identity_id: str, address_id: str, retire_after_days: int = rules.DEFAULT_RETIRE_DAYS
@@ -118,7 +123,8 @@ class Addresses:
                     Fact.ADDRESS_PROMOTED, after, now, _one(after, address_id), _one(after, previous.public_id)
                 ),
             )
-            return after
+        self._changed(identity_id)
+        return after
 
     async def retire(
         self, scope: Scope, identity_id: str, address_id: str, after_days: int = rules.DEFAULT_RETIRE_DAYS
@@ -143,14 +149,15 @@ class Addresses:
             if after_days == 0:
                 retired = _one(after, address_id)
                 await self._announce(conn, Announcement(Fact.ADDRESS_RETIRED, after, now, retired))
-            return after
+        self._changed(identity_id)
+        return after
 
-    async def retire_due(self) -> list[str]:
-        """Retire up to 100 addresses whose grace is over; ids of their identities, for `Directory.invalidate`."""
+    async def retire_due(self) -> int:
+        """Retire up to 100 addresses whose grace is over; how many. Run it every minute, again while it is 100."""
         now = self._clock.now()
+        touched: list[str] = []
         async with self._db.transaction() as conn:
             due = await store.due_addresses(conn, now, _BATCH)
-            touched: list[str] = []
             for tenant_id, identity_key, address_id in due:
                 identity = await store.by_key(conn, tenant_id, identity_key)
                 address = _one(identity, address_id)
@@ -159,7 +166,9 @@ class Addresses:
                 retired = _one(after, address_id)
                 await self._announce(conn, Announcement(Fact.ADDRESS_RETIRED, after, now, retired))
                 touched.append(identity.public_id)
-            return touched
+        for public_id in touched:
+            self._changed(public_id)
+        return len(touched)
 
     async def _check_free(self, conn: Connection, identity: Identity, address: str, domain_id: int) -> None:
         kept = [
@@ -216,4 +225,4 @@ def _one(identity: Identity, address_id: str) -> HostedAddress:
 
 def _check_days(path: str, days: int) -> None:
     if not 0 <= days <= rules.MAX_RETIRE_DAYS:
-        raise rules.invalid(path, f"must be from 0 to {rules.MAX_RETIRE_DAYS}")
+        raise invalid(path, f"must be from 0 to {rules.MAX_RETIRE_DAYS}")

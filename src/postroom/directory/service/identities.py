@@ -15,6 +15,7 @@ from postroom.accounts.permissions import Level
 from postroom.accounts.service import tenants as tenant_service
 from postroom.accounts.service.people import check_display_name
 from postroom.accounts.store import tenants as tenant_store
+from postroom.accounts.text import check_text
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -25,6 +26,7 @@ from postroom.directory.models import (
     AddressStatus,
     Announce,
     Announcement,
+    Changed,
     Fact,
     Identity,
     IdentityChanges,
@@ -49,7 +51,10 @@ _TAKEN: Final = {
 
 
 class Identities:
-    """Use cases of identities. `announce` writes events in the transaction, `mailbox_factory` the mailbox's rows."""
+    """Use cases of identities. `announce` writes events in the transaction, `mailbox_factory` the mailbox's rows.
+
+    `changed` is told of a change in who receives; what is new or paused needs no telling.
+    """
 
     def __init__(
         self,
@@ -59,9 +64,10 @@ class Identities:
         hash_key: bytes,
         mailbox_factory: MailboxFactory,
         announce: Announce,
+        changed: Changed,
     ) -> None:
         self._db, self._ids, self._clock, self._hash_key = db, ids, clock, hash_key
-        self._mailbox_factory, self._announce = mailbox_factory, announce
+        self._mailbox_factory, self._announce, self._changed = mailbox_factory, announce, changed
 
     async def create(self, tenant_id: int, new: NewIdentity) -> tuple[Identity, bool]:
         """The identity, and whether it was made now: a known `client_id` with the same request gives the one that is
@@ -149,6 +155,8 @@ class Identities:
 
         What is out of scope is not listed; a tenant out of scope is for the caller to refuse.
         """
+        check_text("purpose", purpose, rules.MAX_TAG)
+        check_text("client_id", client_id, rules.MAX_TAG)
         async with self._db.acquire() as conn:
             return await store.page(
                 conn,
@@ -169,9 +177,9 @@ class Identities:
         if changes.metadata is not None:
             rules.check_metadata(changes.metadata)
         for path in ("purpose", "owner_name"):
-            rules.check_text(path, getattr(changes, path), rules.MAX_TAG)
+            check_text(path, getattr(changes, path), rules.MAX_TAG)
         for path in ("signature_text", "signature_html"):
-            rules.check_text(path, getattr(changes, path), rules.MAX_SIGNATURE)
+            check_text(path, getattr(changes, path), rules.MAX_SIGNATURE)
         now = self._clock.now()
         async with self._db.transaction() as conn:
             before = await writable(conn, scope, public_id)
@@ -224,7 +232,8 @@ class Identities:
             if changed:
                 for identity in await store.pause_tenant(conn, tenant_id, now):
                     await self._announce(conn, Announcement(Fact.IDENTITY_PAUSED, identity, now))
-            return tenant
+        self._changed(tenant.public_id)
+        return tenant
 
     async def resume_tenant(self, tenant_id: int, by: str = "platform") -> Tenant:
         """Lift a suspension, and only the pauses that it made. Raises as `suspend_tenant`, and `scope_denied` (J17)."""
@@ -234,7 +243,8 @@ class Identities:
             if changed:
                 for identity in await store.resume_tenant(conn, tenant_id, now):
                     await self._announce(conn, Announcement(Fact.IDENTITY_RESUMED, identity, now))
-            return tenant
+        self._changed(tenant.public_id)
+        return tenant
 
     async def _known(
         self, conn: Connection, tenant_id: int, client_id: str | None, fingerprint: str | None

@@ -27,7 +27,7 @@ class HttpApp:
         for module in _MODULES:
             module.register(self.table, services)
         self.table.seal()
-        self._routes: AsgiApp = AsyncExitStackMiddleware(self.fastapi.router)  # type: ignore[assignment]
+        self._routes: AsgiApp = AsyncExitStackMiddleware(self.fastapi.router)
         self._gate = Gate(self._route, ids=services.ids, allowed=self.table.allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

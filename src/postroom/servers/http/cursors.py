@@ -73,7 +73,7 @@ class CursorScope:
 
 
 def scope_of(operation: str, path: Mapping[str, str], filters: Mapping[str, object], key_id: str) -> CursorScope:
-    """The binding of one list request. `filters` are the query parameters that select rows, without limit and cursor."""
+    """The binding of one list request. `filters` are the query parameters but limit and cursor."""
     given = sorted((name, str(value)) for name, value in filters.items() if value is not None)
     material = orjson.dumps([sorted(path.items()), given, key_id])
     return CursorScope(operation, hashlib.sha256(material).hexdigest()[:32])

@@ -1,9 +1,10 @@
-"""Failures as HTTP answers (FR-API-2, events-webhooks-errors §16–17): one envelope for everything that is no success."""
+"""Failures as HTTP answers (FR-API-2, events-webhooks-errors §16–17): one envelope for all of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -64,9 +65,7 @@ def _of_http(error: HTTPException) -> PostroomError | None:
 
 def violations(errors: Iterable[Mapping[str, Any]]) -> PostroomError:
     """`invalid_request` from what pydantic found; values are never repeated, they may be content."""
-    listed = [
-        {"path": _path(error["loc"]), "message": _message(error)} for _, error in zip(range(MAX_REPORTED), errors)
-    ]
+    listed = [{"path": _path(error["loc"]), "message": _message(error)} for error in islice(errors, MAX_REPORTED)]
     return PostroomError("invalid_request", details={"errors": listed})
 
 

@@ -27,9 +27,7 @@ ULID_CLASS: Final = "[0-9A-HJKMNP-TV-Z]{26}"
 LABEL_PATTERN: Final = r"^[a-z0-9][a-z0-9_:-]{0,63}$"
 MAX_TEXT: Final = 64 * 1024
 
-_TIME: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII
-)
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII)
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
 

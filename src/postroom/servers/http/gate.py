@@ -70,14 +70,13 @@ class Gate:
             await self._fail(scope, error, exchange, sending)
 
     async def _fail(self, scope: Scope, error: Exception, exchange: Exchange, send: Send) -> None:
+        where = {"request_id": exchange.request_id, "operation": exchange.operation}
         told = failures.describe(error)
         if told is None:
-            log.error("http_internal_error", request_id=exchange.request_id, operation=exchange.operation, exc_info=error)
+            log.error("http_internal_error", **where, exc_info=error)
             told = PostroomError("internal_error")
         elif told.status >= 500:
-            log.warning(
-                "http_unavailable", request_id=exchange.request_id, operation=exchange.operation, exc_info=error
-            )
+            log.warning("http_unavailable", code=told.code, **where, exc_info=error)
         if exchange.started:
             # Half an answer is out: only breaking the connection tells the client that the rest is missing.
             raise ConnectionAbortedError("the answer could not be completed") from error

@@ -19,7 +19,7 @@ from postroom.accounts.rates import Bucket as RateBucket
 from postroom.accounts.service.keys import bearer
 from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
-from postroom.directory.models import Identity, IdentityStatus
+from postroom.directory import Identity, IdentityStatus
 from postroom.servers.http import call as calls
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.exchange import exchange_of
@@ -28,6 +28,11 @@ from postroom.servers.http.table import Bucket, Handler, Reach, Rule
 
 _IPV6_NETWORK_BITS: Final = 64
 _GONE: Final = frozenset({IdentityStatus.DELETING, IdentityStatus.DELETED})
+_PATH_IDS: Final = {
+    "message_id": ("msg_", "message_not_found"),
+    "thread_id": ("thr_", "thread_not_found"),
+    "attachment_id": ("att_", "attachment_not_found"),
+}
 
 
 class Guard:
@@ -48,6 +53,7 @@ class Guard:
         _check_level(rule, principal, request.path_params)
         tenant, identity = await self._owner(rule, principal, request.path_params)
         self._count(rule, principal, request)
+        _check_ids(request.path_params)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
             await incoming.load()
@@ -121,6 +127,13 @@ class Guard:
         if not decision.allowed:
             details = {"bucket": decision.bucket.label, "retry_after": decision.reset_after}
             raise PostroomError("rate_limited", details=details, retry_after=decision.reset_after)
+
+
+def _check_ids(path: dict[str, str]) -> None:
+    """Raises the resource's own `…_not_found` for an id that cannot be one (rest-api §2.2)."""
+    for name, (prefix, code) in _PATH_IDS.items():
+        if name in path and not is_id(prefix, path[name]):
+            raise PostroomError(code)
 
 
 def _own_bucket(principal: Principal) -> RateBucket:

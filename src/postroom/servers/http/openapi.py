@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from postroom.servers.http.rest.schemas import Error, untitled
@@ -22,9 +21,9 @@ _AUTHENTICATED_HEADERS: Final = ("RateLimit-Limit",)
 _LIMITED_HEADERS: Final = ("Retry-After", "RateLimit-Reset")
 
 
-def document(app: FastAPI, table: RouteTable) -> dict[str, Any]:
+def document(table: RouteTable) -> dict[str, Any]:
     """The document of the running code."""
-    made = get_openapi(title=TITLE, version=API_VERSION, openapi_version=VERSION, routes=app.routes)
+    made = get_openapi(title=TITLE, version=API_VERSION, openapi_version=VERSION, routes=table.routes)
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
@@ -43,6 +42,8 @@ def document(app: FastAPI, table: RouteTable) -> dict[str, Any]:
 
 
 def _complete(operation: dict[str, Any], rule: Rule) -> None:
+    # Not among the route's own extensions, where null would be left out.
+    operation["x-required-permission"] = None if rule.is_public else sorted(rule.permissions)
     if not rule.is_public:
         operation["security"] = [{"bearer": []}]
     responses = operation["responses"]

@@ -15,7 +15,7 @@ from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
 from postroom.blobs import BlobStore
 from postroom.db import Database
-from postroom.directory.service import Identities
+from postroom.directory import Identities
 from postroom.events.live import LiveHub
 from postroom.mailbox.service import Mailboxes
 from postroom.servers.http.cursors import CursorKeys

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 
 from postroom.accounts.permissions import Level, Permission
@@ -147,8 +147,12 @@ class RouteTable:
         summary: str,
         answers: Mapping[int, type[BaseModel] | None],
         contents: Mapping[int, str] | None = None,
+        headers: tuple[str, ...] = (),
     ) -> None:
-        """Register a route. `answers`: status → schema of its body; `contents`: status → media type where it is not JSON."""
+        """Register a route. `answers`: status → schema; `contents`: status → media type that is not JSON.
+
+        `headers` are those of a success beyond what every answer has.
+        """
         if rule.operation in self._rules:
             raise ValueError(f"{rule.operation} is registered already")
         rule_, guard_ = rule, self._guard
@@ -156,7 +160,7 @@ class RouteTable:
         class Bound(GuardedRoute):
             rule = rule_
 
-            async def guard(self, rule: Rule, request: Request, inner: Handler) -> Response:  # type: ignore[override]
+            async def guard(self, rule: Rule, request: Request, inner: Handler) -> Response:
                 return await guard_(rule, request, inner)
 
         self._rules[rule.operation] = rule
@@ -168,7 +172,9 @@ class RouteTable:
             summary=summary,
             tags=[rule.tag],
             response_model=None,
-            responses=_responses(rule, answers, contents or {}),
+            # Bytes of any kind: their media type is said below, and JSON is none of it.
+            response_class=Response if contents else JSONResponse,
+            responses=_responses(rule, answers, contents or {}, headers),
             route_class_override=Bound,
             openapi_extra=_extensions(rule),
         )
@@ -177,6 +183,11 @@ class RouteTable:
     def rules(self) -> tuple[Rule, ...]:
         """Every rule, in order of registration."""
         return tuple(self._rules.values())
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes themselves."""
+        return self._app.routes
 
     def seal(self) -> None:
         """Raises ValueError when the application has a route that did not come through `add`."""
@@ -196,7 +207,7 @@ def _matches_path(route: BaseRoute, scope: Scope) -> bool:
 
 
 def _responses(
-    rule: Rule, answers: Mapping[int, type[BaseModel] | None], contents: Mapping[int, str]
+    rule: Rule, answers: Mapping[int, type[BaseModel] | None], contents: Mapping[int, str], headers: tuple[str, ...]
 ) -> dict[int | str, dict[str, Any]]:
     responses: dict[int | str, dict[str, Any]] = {}
     for status, model in answers.items():
@@ -205,6 +216,8 @@ def _responses(
             entry["model"] = model
         elif status in contents:
             entry["content"] = {contents[status]: {"schema": {"type": "string", "format": "binary"}}}
+        if headers:
+            entry["headers"] = {name: {"schema": {"type": "string"}} for name in headers}
         responses[status] = entry
     for status, codes in rule.all_errors().items():
         responses[status] = {"description": ERRORS[codes[0]].message, "x-error-codes": list(codes)}
@@ -214,7 +227,6 @@ def _responses(
 def _extensions(rule: Rule) -> dict[str, Any]:
     """Vendor extensions of the published contract (rest-api §1)."""
     extensions: dict[str, Any] = {
-        "x-required-permission": None if rule.is_public else sorted(rule.permissions),
         "x-key-levels": [level.value for level in sorted(rule.levels, key=lambda level: -level.rank)],
         "x-rate-limit-buckets": [] if rule.bucket is Bucket.NONE else [rule.bucket.value],
         "x-idempotency": rule.idempotency.value,

@@ -35,9 +35,7 @@ _PUBLIC: Final[dict[str, Any]] = {
 def register(table: RouteTable, services: HttpServices) -> None:
     """Register the operations."""
     about = services.about
-    health = orjson.dumps(
-        {"status": "ok", "version": about.version, "commit": about.commit, "env": about.env.value}
-    )
+    health = orjson.dumps({"status": "ok", "version": about.version, "commit": about.commit, "env": about.env.value})
     document: list[bytes] = []
 
     async def get_health() -> Response:
@@ -126,7 +124,7 @@ async def _works(name: str, probe: Probe) -> bool:
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             await probe()
-    except Exception as error:  # noqa: BLE001  whatever is wrong with it, it is not ready; the cause is in the log
+    except Exception as error:
         log.warning("http_not_ready", probe=name, exc_info=error)
         return False
     return True

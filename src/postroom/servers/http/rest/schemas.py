@@ -1,4 +1,4 @@
-"""Schemas of the resources, as the published contract names them (rest-api §6). They document; answers are dictionaries."""
+"""Schemas of the resources, as the published contract names them (rest-api §6). For the document only."""
 
 from __future__ import annotations
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from postroom.events.catalogue import TRUST_FLAGS, timestamp, trust
+from postroom.events.catalogue import timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint
 from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
+from postroom.servers.http.rest.schemas import MessageFlag
 
 Json = dict[str, Any]
+
+MESSAGE_FLAGS: Final = frozenset(get_args(MessageFlag))
+SYNTHETIC_ID: Final = "message_id_synthetic"
+"""Fact of a message that came without a Message-ID: the one it is kept under is ours, and nobody else's business."""
 
 MAX_SUBJECT: Final = 998
 MAX_PARTICIPANTS: Final = 50
@@ -62,10 +67,10 @@ def message(view: MessageView, *, headers: list[Json] | None = None, with_header
         "trust": trust(view.verdict, view.kind, view.facts) if inbound else None,
         "triage": NOT_TRIAGED if inbound else None,
         "refs": [],
-        "rfc_message_id": view.rfc_message_id or None,
+        "rfc_message_id": None if SYNTHETIC_ID in view.facts else view.rfc_message_id,
         "in_reply_to": view.in_reply_to,
         "deliveries": None if inbound else [],
-        "flags": [fact for fact in view.facts if fact not in TRUST_FLAGS],
+        "flags": [fact for fact in view.facts if fact in MESSAGE_FLAGS],
         "metadata": {},
     }
     if with_headers:

@@ -1,0 +1,192 @@
+"""The composition root: settings become services, services become roles (architecture §2, §4).
+
+`open_core` makes what every process needs, the command line included; `Node` adds the listeners and the background
+work of one server process. Nothing is global: whatever a service needs, it is given here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.accounts.passwords import Passwords
+from postroom.accounts.service.deployment import ensure_deployment
+from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.people import People
+from postroom.accounts.service.tenants import Tenants
+from postroom.base import log as base_log
+from postroom.base.clock import Clock, SystemClock
+from postroom.base.ids import IdGenerator
+from postroom.base.secrets import Secrets
+from postroom.base.settings_tree import Settings
+from postroom.blobs.maildir import MaildirStore
+from postroom.db import Database, LocalPostgres, Migrator, Notifier
+from postroom.directory.models import IdentityKind, NewMailbox
+from postroom.directory.service.identities import Identities
+from postroom.events.identities import IdentityAnnouncer
+from postroom.events.live import LiveHub
+from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.service import Mailboxes
+
+log = base_log.get("app")
+
+DIRECTORY_CHANNEL: Final = "postroom_directory"
+SERVER_CONNECTIONS: Final = 100
+"""`max_connections` of the bundled PostgreSQL."""
+SPARE_CONNECTIONS: Final = 10
+"""Kept from the pools for migrations, psql and the superuser."""
+DEDICATED_CONNECTIONS: Final = 2
+"""Of each process beside its pool: notifier and listener (B13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What every process has."""
+
+    settings: Settings
+    secrets: Secrets
+    clock: Clock
+    ids: IdGenerator
+    database: Database
+    blobs: MaildirStore
+    notifier: Notifier
+    live: LiveHub
+    passwords: Passwords
+    tenants: Tenants
+    people: People
+    keys: Keys
+    verifier: KeyVerifier
+    identities: Identities
+    mailboxes: Mailboxes
+
+
+def pool_size(settings: Settings, *, bundled: bool) -> int:
+    """Connections of one process's pool, so that all processes together stay under the server's limit (B19)."""
+    wanted = settings.database.max_connections
+    if not bundled:
+        return wanted
+    room = (SERVER_CONNECTIONS - SPARE_CONNECTIONS) // settings.server.processes - DEDICATED_CONNECTIONS
+    return max(2, min(wanted, room))
+
+
+@asynccontextmanager
+async def open_postgres(settings: Settings) -> AsyncIterator[str]:
+    """The database's URL: the configured one, or that of the bundled server, which runs until the context ends."""
+    if settings.database.url:
+        yield settings.database.url
+        return
+    server = LocalPostgres(settings.server.data_dir, max_connections=SERVER_CONNECTIONS)
+    await server.start()
+    try:
+        yield server.dsn
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def open_core(
+    settings: Settings,
+    secrets: Secrets,
+    url: str,
+    *,
+    clock: Clock | None = None,
+    random: Callable[[int], bytes] = os.urandom,
+    migrate: bool = True,
+) -> AsyncIterator[Core]:
+    """Everything below the listeners, ready to use; closed when the context ends.
+
+    Raises MigrationError, DeploymentMismatch, MarkerMismatch or DatabaseUnavailable, whose words are for the operator.
+    """
+    clock = clock or SystemClock()
+    ids = IdGenerator(clock, random)
+    async with AsyncExitStack() as stack:
+        database = Database(
+            url,
+            min_size=min(settings.database.min_connections, settings.database.max_connections),
+            max_size=pool_size(settings, bundled=not settings.database.url),
+            acquire_timeout=settings.database.acquire_timeout_secs,
+        )
+        if migrate:
+            await Migrator(database).run()
+        await stack.enter_async_context(database)
+        blobs = MaildirStore(
+            settings.server.data_dir,
+            write_threads=settings.storage.write_threads,
+            read_threads=settings.storage.read_threads,
+            sync_threads=settings.storage.sync_threads,
+            fsync=settings.storage.fsync_on_write,
+            clock=clock,
+        )
+        stack.push_async_callback(blobs.close)
+        await _claim_deployment(database, blobs, settings, ids, clock)
+        notifier = Notifier(database)
+        await notifier.start()
+        stack.push_async_callback(notifier.stop)
+        live = LiveHub(notifier)
+
+        def changed(ref: MailboxRef, modseq: int) -> None:
+            live.changed(ref.mailbox_id, modseq)
+
+        mailboxes = Mailboxes(database, blobs, clock, ids, changed)
+        passwords = Passwords()
+        stack.callback(passwords.close)
+        verifier = KeyVerifier(database, clock, secrets.key_pepper)
+        identities = Identities(
+            database,
+            ids,
+            clock,
+            secrets.hash_key,
+            _mailbox_factory(mailboxes, settings.limits.mailbox_quota),
+            IdentityAnnouncer(ids),
+            lambda what: notifier.hint(DIRECTORY_CHANNEL, what),
+        )
+        yield Core(
+            settings=settings,
+            secrets=secrets,
+            clock=clock,
+            ids=ids,
+            database=database,
+            blobs=blobs,
+            notifier=notifier,
+            live=live,
+            passwords=passwords,
+            tenants=Tenants(database, ids, clock),
+            people=People(database, ids, clock, passwords),
+            keys=Keys(database, ids, clock, secrets.key_pepper, random),
+            verifier=verifier,
+            identities=identities,
+            mailboxes=mailboxes,
+        )
+
+
+async def _claim_deployment(
+    database: Database, blobs: MaildirStore, settings: Settings, ids: IdGenerator, clock: Clock
+) -> None:
+    """Database, blob store and platform domain belong together, or the start is refused (B5)."""
+    async with database.acquire() as conn:
+        store_id = await conn.fetchval("SELECT store_id FROM deployment")
+        empty = not await conn.fetchval("SELECT EXISTS (SELECT FROM messages)")
+    if store_id is None:
+        store_id = ids.ulid()
+    await ensure_deployment(database, ids, clock, store_id, settings.platform_domain)
+    # The row first: a crash between the two leaves a database that may still mark an unmarked store.
+    await blobs.check_marker(store_id, create=empty)
+
+
+def _mailbox_factory(mailboxes: Mailboxes, person_quota: int) -> Callable[..., Awaitable[None]]:
+    """How the directory gets a mailbox for a new identity. People have a quota from the start, agents none (D9)."""
+
+    async def make(conn: object, new: NewMailbox) -> None:
+        await mailboxes.create_mailbox_rows(
+            conn,  # type: ignore[arg-type] # the directory's own connection type
+            MailboxRef(new.tenant_id, new.mailbox_id),
+            identity_id=new.identity_public_id,
+            tenant_id=new.tenant_public_id,
+            quota_bytes=person_quota if new.kind is IdentityKind.PERSON else None,
+            is_system=new.is_system,
+        )
+
+    return make

@@ -1,0 +1,356 @@
+"""What `postroom doctor` looks at (cli-config-ops C9): pass, warn, fail or skip, each failure with a fix.
+
+Nothing is made or changed, but that a bundled PostgreSQL that is not running is started for the length of the checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from postroom.base.secrets import load_secrets
+from postroom.base.settings import Environment, Role, Settings, SettingsError
+from postroom.blobs.maildir import MaildirStore
+from postroom.blobs.store import MarkerMismatch, StorageError
+from postroom.cli.failures import CliError
+from postroom.cli.invocation import Invocation
+from postroom.cli.reach import Reached, is_set_up, reach, server_is_running
+from postroom.db import ConnectionTarget, Migrator
+from postroom.db.errors import DatabaseError
+
+TIMEOUT: Final = 20.0
+"""Seconds that one check may take."""
+PROBE_SECONDS: Final = 3.0
+EXPIRY_DAYS: Final = 14
+LOW_DISK_SHARE: Final = 0.10
+LOW_DISK_BYTES: Final = 1024**3
+MAX_CERTIFICATE: Final = 1024 * 1024
+
+# Names that can never be reached from outside (RFC 2606, RFC 6761, RFC 6762, RFC 8375).
+_PRIVATE_TLDS: Final = frozenset(
+    ("example", "invalid", "test", "localhost", "local", "internal", "lan", "home", "arpa")
+)
+
+
+class Status(StrEnum):
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The outcome of one check. `fix` says what to do about a warning or failure."""
+
+    name: str
+    status: Status
+    detail: str
+    fix: str = ""
+
+    def document(self) -> dict[str, str]:
+        return {"name": self.name, "status": self.status.value, "detail": self.detail, "fix": self.fix}
+
+
+def passed(name: str, detail: str) -> Check:
+    return Check(name, Status.PASS, detail)
+
+
+def warned(name: str, detail: str, fix: str) -> Check:
+    return Check(name, Status.WARN, detail, fix)
+
+
+def failed(name: str, detail: str, fix: str) -> Check:
+    return Check(name, Status.FAIL, detail, fix)
+
+
+def skipped(name: str, detail: str) -> Check:
+    return Check(name, Status.SKIP, detail)
+
+
+async def examine(call: Invocation) -> list[Check]:
+    """All checks, in the order of what depends on what."""
+    try:
+        settings = call.settings()
+    except SettingsError as error:
+        rest = ("data_dir", "secrets", "database", "migrations", "storage", "ports", "tls", "dns")
+        found = failed("configuration", "; ".join(error.problems), "Correct what is named; postroom config check.")
+        return [found, *(skipped(name, "the configuration cannot be used") for name in rest)]
+    checks = [configuration(settings, call.config_path), data_dir(settings), secrets(settings, call)]
+    checks += await database(settings)
+    checks += await asyncio.to_thread(ports, settings)
+    return [*checks, tls(settings, datetime.now(UTC)), dns(settings)]
+
+
+def configuration(settings: Settings, path: Path | None) -> Check:
+    """That it can be read is proven; left are variables that nobody will hear."""
+    name = "configuration"
+    if settings.ignored_environment:
+        ignored = ", ".join(settings.ignored_environment)
+        return warned(name, f"in the environment, but no settings: {ignored}", "Correct their names, or unset them.")
+    return passed(name, "defaults and environment" if path is None else f"read from {path}")
+
+
+def data_dir(settings: Settings) -> Check:
+    """There, private, writable, with room left."""
+    name, path = "data_dir", settings.server.data_dir
+    try:
+        info = path.stat()
+    except FileNotFoundError:
+        return warned(name, f"{path} is not there yet", "postroom serve makes it; check --data-dir if it should be.")
+    except OSError as error:
+        return failed(name, f"{path}: {error.strerror}", "Let the user that runs Postroom reach it.")
+    if not stat.S_ISDIR(info.st_mode):
+        return failed(name, f"{path} is not a directory", "Move it away, or choose another data directory.")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return failed(name, f"{path} cannot be written", f"chown it to user {os.geteuid()}.")
+    usage = shutil.disk_usage(path)
+    room = f"{usage.free / 1024**3:.1f} GiB free"
+    if usage.free < LOW_DISK_BYTES or usage.free < usage.total * LOW_DISK_SHARE:
+        return warned(name, f"{path}: {room}", "Make room, or move the data to a larger disk.")
+    if stat.S_IMODE(info.st_mode) & 0o022:
+        return warned(name, f"{path} can be written by others", f"chmod go-w {path}")
+    return passed(name, f"{path}, {room}")
+
+
+def secrets(settings: Settings, call: Invocation) -> Check:
+    """All there, of the right form, and closed to others."""
+    if not is_set_up(settings):
+        return skipped("secrets", "made at the first start")
+    try:
+        load_secrets(settings.server.data_dir, call.environ)
+    except SettingsError as error:
+        fix = "Put back the secrets file of this deployment: without it keys and sessions are void."
+        return failed("secrets", "; ".join(error.problems), fix)
+    return passed("secrets", "complete")
+
+
+async def database(settings: Settings) -> list[Check]:
+    """Reachable, of the schema of this program, and of the mail store beside it."""
+    names = ("database", "migrations", "storage")
+    if not is_set_up(settings):
+        return [skipped(name, "nothing is set up here yet") for name in names]
+    try:
+        async with asyncio.timeout(TIMEOUT * 3), _reached(settings) as reached:
+            found = [passed("database", await _version(reached))]
+            found.append(await _migrations(reached))
+            if found[-1].status is Status.FAIL:
+                return [*found, skipped("storage", "the schema cannot be read")]
+            return [*found, await _storage(settings, reached)]
+    except (DatabaseError, CliError, OSError, TimeoutError) as error:
+        message = str(error) or type(error).__name__
+        fix = "Start the database, or correct POSTROOM_DATABASE_URL."
+        return [failed("database", message, fix), *(skipped(name, "no database") for name in names[1:])]
+
+
+@asynccontextmanager
+async def _reached(settings: Settings) -> AsyncIterator[Reached]:
+    async with reach(settings) as reached:
+        yield reached
+
+
+async def _version(reached: Reached) -> str:
+    connection = await ConnectionTarget(reached.url).connect()
+    try:
+        version = await connection.fetchval("SHOW server_version", timeout=TIMEOUT)
+    finally:
+        await connection.close(timeout=5)
+    return f"PostgreSQL {str(version).split()[0]}, {reached.access.value}"
+
+
+async def _migrations(reached: Reached) -> Check:
+    name = "migrations"
+    try:
+        status = await Migrator(ConnectionTarget(reached.url)).status()
+    except DatabaseError as error:
+        return failed(name, str(error), "Install the Postroom that this database was used with last.")
+    if status.pending:
+        pending = ", ".join(f"{one.version:04}_{one.name}" for one in status.pending)
+        return failed(name, f"pending: {pending}", "Run postroom migrate.")
+    if status.ahead:
+        return warned(name, "the schema is of the next release", "Upgrade this node, too.")
+    return passed(name, f"schema {max(status.applied):04}")
+
+
+async def _storage(settings: Settings, reached: Reached) -> Check:
+    """The mail store carries the mark of this database (B5)."""
+    name = "storage"
+    connection = await ConnectionTarget(reached.url).connect()
+    try:
+        row = await connection.fetchrow("SELECT store_id, platform_domain FROM deployment", timeout=TIMEOUT)
+    finally:
+        await connection.close(timeout=5)
+    if row is None:
+        return skipped(name, "marked at the first start")
+    if row["platform_domain"] != settings.platform_domain:
+        detail = f"the database is of {row['platform_domain']}, the configuration of {settings.platform_domain}"
+        return failed(name, detail, "Set platform_domain back, or use the database of this deployment.")
+    store = MaildirStore(settings.server.data_dir)
+    try:
+        await store.check_marker(row["store_id"])
+    except MarkerMismatch as error:
+        return failed(
+            name,
+            f"the mail store is not the one of this database ({error.reason})",
+            "Use the data directory and the database that belong together.",
+        )
+    except StorageError as error:
+        return failed(name, f"the mail store cannot be used ({error.reason})", "Look at the disk and its permissions.")
+    finally:
+        await store.close()
+    return passed(name, "the mail store belongs to this database")
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    label: str
+    host: str
+    port: int
+    role: Role
+    implicit_tls: bool = False
+
+
+def _listeners(settings: Settings) -> Iterable[_Port]:
+    smtp, imap, api = settings.smtp, settings.imap, settings.api
+    wanted = (
+        (smtp.enabled, _Port("smtp", smtp.host, smtp.port, Role.SMTP)),
+        (imap.enabled, _Port("imap", imap.host, imap.port, Role.IMAP)),
+        (imap.enabled, _Port("imaps", imap.host, imap.imaps_port, Role.IMAP, implicit_tls=True)),
+        (api.enabled, _Port("http", api.host, api.port, Role.HTTP)),
+        (api.enabled, _Port("https", api.host, api.tls_port, Role.HTTP, implicit_tls=True)),
+    )
+    return [one for enabled, one in wanted if enabled and one.port and one.role in settings.server.roles]
+
+
+def ports(settings: Settings) -> list[Check]:
+    """Each port is free, or our own server listens there."""
+    ours = bool(settings.database.url) or server_is_running(settings.server.data_dir)
+    return [_port(one, settings, ours=ours) for one in _listeners(settings)]
+
+
+def _port(one: _Port, settings: Settings, *, ours: bool) -> Check:
+    name = f"port.{one.label}"
+    try:
+        _try_to_bind(one)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            fix = "Run as root, give the program CAP_NET_BIND_SERVICE, or choose a port above 1023."
+            return failed(name, f"{one.port}: not permitted", fix)
+        if error.errno != errno.EADDRINUSE:
+            return failed(name, f"{one.host}:{one.port}: {error.strerror}", f"Correct the host of {one.label}.")
+        if ours and _greets_as_ours(one, settings):
+            return passed(name, f"{one.port}: this Postroom listens")
+        fix = "Stop the other program, or choose another port."
+        return failed(name, f"{one.port}: another program listens there", fix)
+    return passed(name, f"{one.port}: free")
+
+
+def _try_to_bind(one: _Port) -> None:
+    """Raises OSError unless a listener could be had there."""
+    host = one.host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the listeners do: connections that are going away are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, one.port))
+
+
+def _greets_as_ours(one: _Port, settings: Settings) -> bool:
+    """Whether what listens there talks as our server would."""
+    host = one.host if one.host not in ("", "0.0.0.0", "::") else "127.0.0.1"
+    request, answer = {
+        Role.SMTP: (b"", f"220 {settings.server.hostname} ".encode()),
+        Role.IMAP: (b"", b"* OK "),
+        Role.HTTP: (b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b'"status"'),
+    }[one.role]
+    try:
+        with socket.create_connection((host, one.port), timeout=PROBE_SECONDS) as raw:
+            connection = _unverified().wrap_socket(raw) if one.implicit_tls else raw
+            connection.sendall(request)
+            heard = b""
+            while answer not in heard and len(heard) < 4096 and (more := connection.recv(4096)):
+                heard += more
+    except OSError:
+        return False
+    return answer in heard
+
+
+def _unverified() -> ssl.SSLContext:
+    """Only to be greeted: nothing is sent that anybody may not read."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def tls(settings: Settings, now: datetime) -> Check:
+    """The certificate is there, fits its key, and is good for a while (D23)."""
+    name, cert, key = "tls", settings.tls.cert_path, settings.tls.key_path
+    fix = "Set tls.cert_path and tls.key_path to a certificate that clients trust."
+    if cert is None or key is None:
+        return warned(name, "a self-signed certificate is used: clients and senders cannot verify this server", fix)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        found = x509.load_pem_x509_certificate(cert.read_bytes()[:MAX_CERTIFICATE])
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
+        return failed(name, f"{cert} cannot be used: {reason}", "Correct the paths, or renew the certificate.")
+    days = (found.not_valid_after_utc - now).days
+    if days <= EXPIRY_DAYS:
+        return failed(name, f"{cert} ends on {found.not_valid_after_utc:%Y-%m-%d}", "Renew it.")
+    if found.issuer == found.subject:
+        return warned(name, f"{cert} is self-signed", fix)
+    wanted = settings.server.hostname
+    if not any(_covers(pattern, wanted) for pattern in _names(found)):
+        return warned(name, f"{cert} does not name {wanted}", f"Use a certificate for {wanted}.")
+    return passed(name, f"{cert}, valid for {days} days")
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    return [name.lower() for name in names.get_values_for_type(x509.DNSName)]
+
+
+def _covers(pattern: str, name: str) -> bool:
+    """RFC 9525 §6.3: a wildcard stands for the whole first label."""
+    return pattern == name or (pattern.startswith("*.") and pattern[2:] == name.partition(".")[2])
+
+
+def dns(settings: Settings) -> Check:
+    """Names that the world could look up. Whether it finds the right records there is not asked."""
+    name = "dns"
+    wanted = {
+        "server.hostname": settings.server.hostname,
+        "platform_domain": settings.platform_domain,
+        "api_host": settings.api_host,
+        **{f"mx_hosts[{at}]": host for at, host in enumerate(settings.mx_hosts)},
+    }
+    private = [f"{key} = {value}" for key, value in wanted.items() if _is_private(value)]
+    if not private:
+        return passed(name, f"{settings.server.hostname} for {settings.platform_domain}")
+    detail = f"cannot be reached from outside: {', '.join(private)}"
+    fix = "Set names that are registered in DNS."
+    return (warned if settings.env is Environment.LOCAL else failed)(name, detail, fix)
+
+
+def _is_private(host: str) -> bool:
+    head, dot, tld = host.rpartition(".")
+    reserved = tld in _PRIVATE_TLDS or host in ("example.com", "example.net", "example.org")
+    return not dot or not head or tld.isdigit() or reserved or host.endswith((".example.com", ".example.net"))

@@ -1,0 +1,154 @@
+"""`postroom person`: people who sign in (decisions A2). A person is made with a mailbox of their own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from postroom.accounts.models import PLATFORM_SCOPE, NewPerson, Tenant
+from postroom.accounts.passwords import MAX_LENGTH, check_policy
+from postroom.accounts.permissions import GrantRole
+from postroom.app import Core
+from postroom.base.errors import PostroomError
+from postroom.cli import shapes
+from postroom.cli.arguments import (
+    DEFAULT_LIMIT,
+    CursorOption,
+    LimitOption,
+    TenantOption,
+    collect,
+    find_person,
+    find_tenant,
+    mailboxes_of,
+)
+from postroom.cli.failures import usage
+from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.reach import run
+from postroom.directory.models import IdentityKind, NewIdentity
+from postroom.directory.usernames import class_of, validate_username
+
+app = typer.Typer(no_args_is_help=True, help="People, who sign in with a password.")
+
+PasswordStdin = Annotated[
+    bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
+]
+
+_LINE_BYTES: Final = 4 * MAX_LENGTH + 2
+
+
+@app.command()
+def create(
+    username: Annotated[str, typer.Argument(help="The part of their address before the @ (and the tenant's suffix).")],
+    display_name: Annotated[
+        str | None, typer.Option("--display-name", "--name", help="Their name; the username when not given.")
+    ] = None,
+    contact_email: Annotated[
+        str | None, typer.Option("--contact-email", help="Where to reach them outside this deployment.")
+    ] = None,
+    operator: Annotated[bool, typer.Option("--operator", help="They run the deployment.")] = False,
+    password_stdin: PasswordStdin = False,
+    tenant: TenantOption = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a person with a mailbox that is theirs. Asks for the password twice."""
+    call = invocation(json, quiet, config, data_dir)
+    password = _password(call, from_stdin=password_stdin)
+    person = NewPerson(display_name or username, contact_email, password, operator)
+
+    async def work(core: Core) -> shapes.Document:
+        room = await find_tenant(core, tenant, create=True)
+        # Everything that can be refused is refused before the first row is written.
+        local, _ = validate_username(username, class_of(room.address_suffix), suffix=room.address_suffix)
+        if await _is_taken(core, room, local):
+            raise PostroomError("username_taken")
+        made = await core.people.create(person)
+        new = NewIdentity(local, person.display_name, IdentityKind.PERSON)
+        identity, _ = await core.identities.create(room.id, new)
+        await core.people.grant(room.id, identity.public_id, made.public_id, GrantRole.OWNER, by_operator=True)
+        return shapes.person(made, [identity]) | {"tenant_id": room.public_id}
+
+    call.output.result(run(call, work, create=True))
+
+
+async def _is_taken(core: Core, tenant: Tenant, local: str) -> bool:
+    address = f"{local}{tenant.address_suffix}@{core.settings.platform_domain}"
+    try:
+        await core.identities.by_address(PLATFORM_SCOPE, address)
+    except PostroomError as error:
+        if error.code != "address_not_found":
+            raise
+        return False
+    return True
+
+
+@app.command("set-password")
+def set_password(
+    person: Annotated[str, typer.Argument(help="Their id (usr_…), or the address of their mailbox.")],
+    password_stdin: PasswordStdin = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Give a person a new password, in force at once. Asks for it twice."""
+    call = invocation(json, quiet, config, data_dir)
+    password = _password(call, from_stdin=password_stdin)
+
+    async def work(core: Core) -> shapes.Document:
+        return shapes.person(await core.people.set_password(await find_person(core, person), password))
+
+    changed = run(call, work)
+    call.output.result(changed, human=f"The password of {changed['id']} was changed.")
+
+
+@app.command("list")
+def list_(
+    tenant: TenantOption = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    cursor: CursorOption = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List the people of a tenant and the mailboxes they may open, newest first."""
+    call = invocation(json, quiet, config, data_dir)
+
+    async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
+        room = await find_tenant(core, tenant)
+        found, following = await collect(
+            lambda size, after: core.people.page(tenant_id=room.id, limit=size, after=after),
+            lambda one: (one.created_at, one.public_id),
+            limit,
+            cursor,
+        )
+        return [shapes.person(one, await mailboxes_of(core, room, one.id)) for one in found], following
+
+    rows, following = run(call, work)
+    call.output.listing(
+        rows,
+        ("id", "display_name", "addresses", "contact_email", "enabled", "is_operator", "created_at"),
+        next_cursor=following,
+        empty="No people yet: make one with postroom person create.",
+    )
+
+
+def _password(call: Invocation, *, from_stdin: bool) -> str:
+    """The password: from standard input, or asked for twice. Raises `invalid_request` when it may not be one."""
+    if from_stdin:
+        line = sys.stdin.buffer.readline(_LINE_BYTES)
+        try:
+            password = line.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise usage("--password-stdin: the password is not UTF-8 text") from None
+    elif call.output.interactive:
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        raise usage("there is nobody to ask for the password", "Give it on standard input with --password-stdin.")
+    check_policy(password)
+    return password

@@ -1,0 +1,69 @@
+"""`postroom serve`: runs the roles of this node until it is told to stop (architecture §4)."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+import uvloop
+
+from postroom.base import log as base_log
+from postroom.base.secrets import ensure_secrets, load_secrets
+from postroom.base.settings import Settings
+from postroom.cli.failures import CliError, Exit
+from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.reach import take_commands_lock
+from postroom.supervisor import CHILD_URL, Running, serve_child
+from postroom.supervisor import serve as supervise
+
+app = typer.Typer()
+log = base_log.get("serve")
+
+
+@app.command()
+def serve(
+    roles: Annotated[
+        str | None, typer.Option("--roles", metavar="ROLE,…", help="Of smtp, imap, http, worker; all by default.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="How many, on the same ports.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration: exit 0 or 3.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run the mail server. SIGTERM and Ctrl-C stop it in order."""
+    call = invocation(json, quiet, config, data_dir)
+    settings = call.settings({"server.roles": roles, "server.processes": processes})
+    if check:
+        call.output.result({"status": "ok"}, essential="status", human="The configuration is in order.")
+        return
+    base_log.configure(settings.server.log_level.value, settings.server.log_format.value)
+    for name in settings.ignored_environment:
+        log.warning("variable_ignored", variable=name)
+    url = os.environ.get(CHILD_URL)
+    if url is not None:
+        code = uvloop.run(serve_child(settings, load_secrets(settings.server.data_dir, call.environ), url))
+    else:
+        code = uvloop.run(_serve(call, settings))
+    if code:
+        raise CliError(
+            "cli_internal", "the server ended by itself", exit=Exit.BUG, fix="Its log, on standard error, says why."
+        )
+
+
+async def _serve(call: Invocation, settings: Settings) -> int:
+    """Holds the lock of commands until the server is up, so that none is half done, or in the way of the start."""
+    data_dir = settings.server.data_dir
+    lock = await take_commands_lock(data_dir)
+
+    def ready(running: Running) -> None:
+        lock.release()
+        log.info("ready", **running.ports)
+
+    try:
+        ensure_secrets(data_dir, environ=call.environ)
+        return await supervise(settings, load_secrets(data_dir, call.environ), ready=ready)
+    finally:
+        lock.release()

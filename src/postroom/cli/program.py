@@ -1,0 +1,122 @@
+"""The program: finds the command, runs it, and turns whatever goes wrong into words and an exit code (A3)."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import typer
+import typer.core
+
+from postroom.base import log as base_log
+from postroom.cli.failures import Exit, describe
+from postroom.cli.output import Mode, Output
+
+COMMANDS: Final = {
+    name: f"postroom.cli.commands.{module}"
+    for name, module in {
+        "serve": "serve",
+        "demo": "demo",
+        "migrate": "migrate",
+        "doctor": "doctor",
+        "tenant": "tenant",
+        "person": "person",
+        "identity": "identity",
+        "key": "key",
+        "queue": "queue",
+        "config": "config",
+        "healthcheck": "healthcheck",
+        "version": "version",
+    }.items()
+}
+"""Command → the module whose `app` it is. A module is imported when its command is: `healthcheck` runs every few
+seconds in a container and needs none of the server.
+"""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands of the table."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="postroom",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Postroom: one self-hosted mail server for people and AI agents.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from postroom import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Postroom: one self-hosted mail server for people and AI agents."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The console script. Never ends with a traceback."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command; its exit code."""
+    base_log.configure("critical", "text", io.StringIO())
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = typer.main.get_command(app)(args=list(argv), standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. The interpreter must not try to flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else Exit.BUG
+    except BaseException as error:  # noqa: BLE001 - the last place: nothing may pass it as a traceback
+        failure = describe(error, _data_dir(argv))
+        failure.tell(Output(Mode.JSON if "--json" in argv else Mode.HUMAN))
+        return failure.exit
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends a command as Ctrl-C does: what it started is stopped. Servers install handlers of their own."""
+    raise KeyboardInterrupt
+
+
+def _data_dir(argv: Sequence[str]) -> Path | None:
+    """Where a log of a fault can go: the data directory that was named."""
+    for at, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name == "--data-dir":
+            given = value if equals else next(iter(argv[at + 1 :]), "")
+            return Path(given) if given else None
+    return Path(named) if (named := os.environ.get("POSTROOM_DATA_DIR")) else None

@@ -1,0 +1,112 @@
+"""Tenants, people, identities, keys and queues as documents; names as in the REST API. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from postroom.accounts.models import ApiKey, Person, Tenant
+from postroom.accounts.permissions import Permission
+from postroom.db import ParkedRow, QueueCounts
+from postroom.directory.models import Identity
+
+Document = dict[str, Any]
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339 in UTC with milliseconds."""
+    if at is None:
+        return None
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def tenant(one: Tenant) -> Document:
+    return {
+        "id": one.public_id,
+        "slug": one.slug,
+        "name": one.name,
+        "mode": one.mode.value,
+        "status": one.status.value,
+        "address_suffix": one.address_suffix,
+        "timezone": one.timezone,
+        "created_at": moment(one.created_at),
+    }
+
+
+def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
+    """`mailboxes` are the identities that the person may open."""
+    return {
+        "id": one.public_id,
+        "display_name": one.display_name,
+        "contact_email": one.contact_email,
+        "is_operator": one.is_operator,
+        "enabled": one.enabled,
+        "has_password": one.has_password,
+        "addresses": [identity.primary.address for identity in mailboxes],
+        "identity_ids": [identity.public_id for identity in mailboxes],
+        "created_at": moment(one.created_at),
+    }
+
+
+def identity(one: Identity) -> Document:
+    return {
+        "id": one.public_id,
+        "tenant_id": one.tenant_public_id,
+        "kind": one.kind.value,
+        "username": one.username,
+        "display_name": one.display_name,
+        "purpose": one.purpose,
+        "status": one.status.value,
+        "pause_reason": None if one.pause_reason is None else one.pause_reason.value,
+        "primary_address": one.primary.address,
+        "addresses": [
+            {
+                "id": address.public_id,
+                "address": address.address,
+                "role": address.role.value,
+                "status": address.status.value,
+            }
+            for address in one.addresses
+        ],
+        "client_id": one.client_id,
+        "created_at": moment(one.created_at),
+    }
+
+
+def key(one: ApiKey) -> Document:
+    """Never the secret."""
+    return {
+        "id": one.public_id,
+        "prefix": f"pmk_{one.mode.value}_{one.lookup}",
+        "name": one.name,
+        "level": one.level.value,
+        "mode": one.mode.value,
+        "tenant_id": one.tenant_public_id,
+        "identity_id": one.identity_public_id,
+        "permissions": [permission.value for permission in Permission if permission in one.permissions],
+        "expires_at": moment(one.expires_at),
+        "revoked_at": moment(one.revoked_at),
+        "last_used_at": moment(one.last_used_at),
+        "created_at": moment(one.created_at),
+    }
+
+
+def queue(name: str, counts: QueueCounts) -> Document:
+    return {
+        "queue": name,
+        "due": counts.due,
+        "waiting": counts.waiting,
+        "claimed": counts.claimed,
+        "parked": counts.parked,
+        "oldest_due": moment(counts.oldest_due),
+    }
+
+
+def parked(row: ParkedRow) -> Document:
+    return {
+        "key": "/".join(str(part) for part in row.key),
+        "parked_at": moment(row.parked_at),
+        "attempts": row.attempts,
+        "last_error": row.last_error,
+    }

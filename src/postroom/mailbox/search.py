@@ -1,0 +1,97 @@
+"""Questions about the messages of one folder, each answered by the UIDs that meet it (mail-server D7).
+
+A query is a tree of such questions; whoever asks combines the answers. Statements are fixed and take parameters only.
+Texts are compared folded (`folding.fold`): what the database cannot decide exactly it hands out, to be decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import date, datetime
+from enum import Enum
+from typing import Final
+
+from postroom.db import Database
+from postroom.mailbox.folding import fold
+from postroom.mailbox.models import FolderKey, MailboxRef
+
+PAGE: Final = 500
+"""Texts read at a time."""
+
+# $1 tenant, $2 mailbox, $3 folder
+_PLACEMENTS: Final = """
+SELECT array_agg(p.uid) FROM placements p
+WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND
+"""
+_MESSAGES: Final = """
+SELECT array_agg(p.uid) FROM placements p JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id
+WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND
+"""
+_INTERNAL_DAY: Final = "(p.internal_date AT TIME ZONE 'UTC')::date"
+_SAVED_DAY: Final = "(p.saved_at AT TIME ZONE 'UTC')::date"
+_IN_THREAD: Final = """
+m.thread_seq = (SELECT t.seq FROM threads t WHERE t.tenant_id = $1 AND t.mailbox_id = $2 AND t.public_id = $4::text)
+"""
+
+
+class Test(Enum):
+    """A question that the database answers alone; its value is the statement, `$4` the argument."""
+
+    LARGER = _PLACEMENTS + "p.size > $4::bigint"
+    SMALLER = _PLACEMENTS + "p.size < $4::bigint"
+    INTERNAL_BEFORE = _PLACEMENTS + f"{_INTERNAL_DAY} < $4::date"
+    INTERNAL_ON = _PLACEMENTS + f"{_INTERNAL_DAY} = $4::date"
+    INTERNAL_SINCE = _PLACEMENTS + f"{_INTERNAL_DAY} >= $4::date"
+    SAVED_BEFORE = _PLACEMENTS + f"{_SAVED_DAY} < $4::date"
+    SAVED_ON = _PLACEMENTS + f"{_SAVED_DAY} = $4::date"
+    SAVED_SINCE = _PLACEMENTS + f"{_SAVED_DAY} >= $4::date"
+    OLDER = _PLACEMENTS + "p.internal_date <= $4::timestamptz"
+    YOUNGER = _PLACEMENTS + "p.internal_date >= $4::timestamptz"
+    EMAIL_ID = _MESSAGES + "m.public_id = $4::text"
+    THREAD_ID = _MESSAGES + _IN_THREAD
+    SUBJECT = _MESSAGES + "position($4::text in m.subject_fold) > 0"
+
+
+_TEXTS: Final = """
+SELECT p.uid, CASE WHEN t.plain THEN NULL ELSE t.text END AS text
+FROM (
+  SELECT p.uid, p.message_id FROM placements p
+  WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND p.uid > $4 AND p.uid <= $5
+) p
+JOIN LATERAL (
+  SELECT t.text, octet_length(t.text) = char_length(t.text) AS plain FROM message_texts t
+  WHERE t.tenant_id = $1 AND t.message_id = p.message_id OFFSET 0
+) t ON CASE WHEN t.plain THEN $7 AND position($6::text in lower(t.text)) > 0 ELSE true END
+ORDER BY p.uid
+"""
+
+
+class FolderSearch:
+    """Answers about folders, each from one short statement or a few pages of one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def test(
+        self, ref: MailboxRef, folder_id: FolderKey, test: Test, argument: int | str | date | datetime
+    ) -> frozenset[int]:
+        """The UIDs of a folder that meet `test`. A text argument is folded by the caller."""
+        async with self._database.acquire() as conn:
+            found = await conn.fetchval(test.value, ref.tenant_id, ref.mailbox_id, folder_id, argument)
+        return frozenset(found or ())
+
+    async def in_text(
+        self, ref: MailboxRef, folder_id: FolderKey, needle: str, uids: Sequence[int]
+    ) -> AsyncIterator[list[int]]:
+        """Those of `uids` (ascending) whose body text holds `needle`, a page at a time.
+
+        ASCII texts are decided by the database, others here, for only here is folding complete.
+        """
+        folded = fold(needle)
+        for start in range(0, len(uids), PAGE):
+            first, last = uids[start], uids[min(start + PAGE, len(uids)) - 1]
+            async with self._database.acquire() as conn:
+                rows = await conn.fetch(
+                    _TEXTS, ref.tenant_id, ref.mailbox_id, folder_id, first - 1, last, folded, folded.isascii()
+                )
+            yield [row["uid"] for row in rows if row["text"] is None or folded in fold(row["text"])]

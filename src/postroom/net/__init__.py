@@ -1,0 +1,1 @@
+"""The network's edges that are no protocol of ours: TLS contexts and certificates."""

@@ -1,0 +1,114 @@
+"""TLS is always on (D23): the configured certificate, else a self-signed one that lives in the data directory (G1)."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from postroom.base import log as base_log
+
+log = base_log.get("tls")
+
+SELF_SIGNED_DAYS: Final = 825
+RENEW_DAYS: Final = 30
+DIRECTORY: Final = "tls"
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The files a server context is made of; `self_signed` when no other certificate could be had."""
+
+    cert_path: Path
+    key_path: Path
+    self_signed: bool
+
+
+def certificate(
+    cert_path: Path | None, key_path: Path | None, *, data_dir: Path, hostnames: tuple[str, ...], now: datetime
+) -> Certificate:
+    """The configured certificate if it can be opened; else the self-signed one, made or renewed as needed (G1).
+
+    Raises OSError when neither can be had.
+    """
+    if cert_path is not None and key_path is not None:
+        try:
+            _loadable(cert_path, key_path)
+            return Certificate(cert_path, key_path, self_signed=False)
+        except (OSError, ssl.SSLError) as error:
+            log.error("certificate_unusable", error=type(error).__name__)
+    return _self_signed(data_dir / DIRECTORY, hostnames, now)
+
+
+def server_context(found: Certificate, *, min_version: str = "1.2", alpn: tuple[str, ...] = ()) -> ssl.SSLContext:
+    """A context for listeners. Raises ssl.SSLError or OSError when the files don't fit together."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[min_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.load_cert_chain(found.cert_path, found.key_path)
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def _loadable(cert_path: Path, key_path: Path) -> None:
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_path, key_path)
+
+
+def _self_signed(directory: Path, hostnames: tuple[str, ...], now: datetime) -> Certificate:
+    found = Certificate(directory / "self-signed.pem", directory / "self-signed.key", self_signed=True)
+    if _still_good(found, hostnames, now):
+        return found
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostnames[0][:64])])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hostnames]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    # The key first: a crash between the two leaves a pair that does not fit, which the next start replaces.
+    _replace(found.key_path, private)
+    _replace(found.cert_path, made.public_bytes(serialization.Encoding.PEM))
+    log.warning("self_signed_certificate_made")
+    return found
+
+
+def _still_good(found: Certificate, hostnames: tuple[str, ...], now: datetime) -> bool:
+    try:
+        _loadable(found.cert_path, found.key_path)
+        made = x509.load_pem_x509_certificate(found.cert_path.read_bytes())
+        names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ssl.SSLError, ValueError, x509.ExtensionNotFound):
+        return False
+    named = set(names.get_values_for_type(x509.DNSName))
+    return set(hostnames) <= named and made.not_valid_after_utc - timedelta(days=RENEW_DAYS) > now
+
+
+def _replace(path: Path, content: bytes) -> None:
+    staged = path.with_suffix(f".{os.getpid()}.tmp")
+    with open(staged, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)

@@ -1,0 +1,320 @@
+"""One server process: the listeners of its roles and the work behind them (architecture §4)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ssl
+from collections.abc import Coroutine, Iterator, Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+
+from postroom import __version__
+from postroom.accounts.rates import RateLimiter
+from postroom.accounts.service.sign_in import SignIn, ThrottlePolicy
+from postroom.accounts.service.upkeep import Upkeep
+from postroom.app import DIRECTORY_CHANNEL, Core
+from postroom.base import log as base_log
+from postroom.base.settings_tree import Role
+from postroom.blobs.store import StorageError
+from postroom.db import DatabaseUnavailable, Listener, Migrator
+from postroom.db.statistics import analyze_grown
+from postroom.directory.locals import LocalDomains
+from postroom.directory.models import Recipient
+from postroom.directory.models import Refusal as DirectoryRefusal
+from postroom.directory.resolver import Directory
+from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
+from postroom.events.prune import prune_events
+from postroom.inbound.parsing import Parser
+from postroom.inbound.receive import Receiver
+from postroom.mailbox.ingest import Ingest
+from postroom.mailbox.models import Appended
+from postroom.mailbox.prune import prune_changes
+from postroom.mailbox.words import WordIndexer
+from postroom.net import tls
+from postroom.servers.http.app import create_http
+from postroom.servers.http.cursors import CursorKey, CursorKeys
+from postroom.servers.http.listener import HttpListener
+from postroom.servers.http.services import About, HttpServices
+from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
+from postroom.servers.smtp import ListenerLimits, MxListener
+from postroom.smtp.envelope import Refusal, SessionInfo
+from postroom.smtp.replies import Reply
+from postroom.smtp.server import ServerConfig
+from postroom.worker import Periodic, Worker
+
+log = base_log.get("node")
+
+UPKEEP_SECONDS: Final = 1.0
+KEPT: Final = timedelta(days=30)
+"""How long the change log and events are kept."""
+
+
+class Serving(Protocol):
+    """What a role's listener can do."""
+
+    async def start(self, host: str | None, port: int, *, reuse_port: bool = False) -> None: ...
+    async def drain(self, timeout: float) -> None: ...
+    @property
+    def port(self) -> int: ...
+
+
+class Node:
+    """`start` brings everything up or raises; `drain` stops it in order: accept no more, finish what is in hand, then
+    the work behind. The core is the caller's and stays open.
+    """
+
+    def __init__(self, core: Core, *, reuse_port: bool = False) -> None:
+        self.core = core
+        self._reuse_port = reuse_port
+        self._roles = core.settings.server.roles
+        self._listeners: dict[str, Serving] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._hints: Listener | None = None
+        limits = core.settings.limits
+        self.parser = Parser()
+        self.indexer = WordIndexer(core.database, core.clock)
+        self.ingest = Ingest(core.database, core.blobs, core.clock, committed=self._committed)
+        self.directory = Directory(core.database, core.clock, core.settings.platform_domain)
+        self.local_domains = LocalDomains(core.database, core.clock)
+        self.rates = RateLimiter(core.clock)
+        self.policy = ThrottlePolicy(failures=limits.max_failed_logins, seconds=int(limits.login_lockout_secs))
+        self.failed = asyncio.Event()
+        """Set when background work ended by itself, which is a fault: the process is to be replaced."""
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The port of each listener that is up."""
+        return {name: listener.port for name, listener in self._listeners.items()}
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when a port can't be had, TimeoutError when the database stays away."""
+        self._hints = self._listen_for_hints()
+        await self._hints.start()
+        self.ingest.start()
+        self._work(self.core.live.poll(self.core.database), "live-poll")
+        self._work(self._keep_up(), "upkeep")
+        if Role.WORKER in self._roles:
+            self._work(self.indexer.run(), "words")
+            self._work(Worker(self.core.database, self.core.clock, self._periodic()).run(), "periodic")
+        for name, host, port, made in self._make_listeners():
+            await made.start(host or None, port, reuse_port=self._reuse_port)
+            self._listeners[name] = made
+            log.info("listening", role=name, port=made.port)
+
+    async def drain(self) -> None:
+        """Stop within about `server.shutdown_timeout_secs`."""
+        timeout = self.core.settings.server.shutdown_timeout_secs
+        await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners.values()))
+        await self.ingest.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hints is not None:
+            await self._hints.stop()
+        self.parser.close()
+
+    # -- listeners ---------------------------------------------------------------------------------------------------
+
+    def _make_listeners(self) -> Iterator[tuple[str, str, int, Serving]]:
+        settings = self.core.settings
+        context = self._tls()
+        if Role.SMTP in self._roles and settings.smtp.enabled:
+            yield "smtp", settings.smtp.host, settings.smtp.port, self._mx(context)
+        if Role.IMAP in self._roles and settings.imap.enabled:
+            yield "imap", settings.imap.host, settings.imap.port, self._imap(context, implicit=False)
+            if settings.imap.imaps_port:
+                yield "imaps", settings.imap.host, settings.imap.imaps_port, self._imap(context, implicit=True)
+        if Role.HTTP in self._roles and settings.api.enabled:
+            yield "http", settings.api.host, settings.api.port, self._http(None)
+            if settings.api.tls_port:
+                yield "https", settings.api.host, settings.api.tls_port, self._http(context)
+
+    def _tls(self) -> ssl.SSLContext:
+        settings = self.core.settings
+        found = tls.certificate(
+            settings.tls.cert_path,
+            settings.tls.key_path,
+            data_dir=settings.server.data_dir,
+            hostnames=tuple(dict.fromkeys((settings.server.hostname, *settings.mx_hosts, settings.api_host))),
+            now=self.core.clock.now(),
+        )
+        return tls.server_context(found, min_version=settings.tls.min_version.value)
+
+    def _mx(self, context: ssl.SSLContext) -> MxListener[Recipient]:
+        settings = self.core.settings
+        receiver = Receiver(
+            self.ingest,
+            self.parser,
+            self.core.clock,
+            self.core.ids,
+            hostname=settings.server.hostname,
+            version=__version__,
+            local_mailbox=self._local_mailbox,
+        )
+        config = ServerConfig(
+            hostname=settings.server.hostname,
+            banner=settings.smtp.banner or "ESMTP Postroom",
+            max_message_size=settings.limits.max_message_size,
+            max_recipients=settings.limits.max_recipients,
+            advertise_extensions=settings.smtp.advertise_extensions,
+            advertise_size=settings.smtp.advertise_size,
+            helo_required=settings.smtp.helo_required,
+            postmaster_domain=settings.platform_domain,
+        )
+        limits = ListenerLimits(
+            max_connections=settings.limits.max_connections,
+            max_connections_per_ip=settings.limits.max_connections_per_ip,
+            command_rate=settings.limits.smtp_rate_limit,
+            command_timeout=min(settings.smtp.command_timeout_secs, settings.limits.idle_timeout_secs),
+            data_timeout=settings.smtp.data_timeout_secs,
+        )
+        return MxListener(
+            config,
+            resolve=self._resolve,
+            receive=receiver.receive,
+            limits=limits,
+            ssl_context=context,
+            now=self.core.clock.now,
+        )
+
+    async def _resolve(self, address: str, session: SessionInfo) -> Recipient | Refusal:
+        """The directory's answer, in the listener's words."""
+        found = await self.directory.resolve(address)
+        if isinstance(found, DirectoryRefusal):
+            return Refusal(Reply(found.code, found.enhanced, found.text))
+        return found
+
+    async def _local_mailbox(self, address: str) -> Recipient | None:
+        """Whose a header address is; nothing is asked about domains that are not ours."""
+        if not await self.local_domains.has(address.rpartition("@")[2]):
+            return None
+        found = await self.directory.resolve(address)
+        return None if isinstance(found, DirectoryRefusal) else found
+
+    def _imap(self, context: ssl.SSLContext, *, implicit: bool) -> ImapListener:
+        core = self.core
+        settings = core.settings
+        return ImapListener(
+            ImapServices(
+                database=core.database,
+                blobs=core.blobs,
+                clock=core.clock,
+                ids=core.ids,
+                mailboxes=core.mailboxes,
+                live=core.live,
+                ingest=self.ingest,
+                parser=self.parser,
+                sign_in=SignIn(
+                    core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
+                ),
+            ),
+            ImapConfig(
+                hostname=settings.server.hostname,
+                banner=settings.imap.banner or "Postroom ready",
+                plaintext_auth=settings.allow_plaintext_auth,
+                idle_timeout=settings.imap.idle_timeout_secs,
+                max_idle=settings.imap.max_idle_secs,
+                max_append_size=settings.imap.max_append_size,
+                max_connections=settings.limits.max_connections,
+                max_connections_per_ip=settings.limits.max_connections_per_ip,
+            ),
+            context,
+            implicit_tls=implicit,
+        )
+
+    def _http(self, context: ssl.SSLContext | None) -> HttpListener:
+        core = self.core
+        services = HttpServices(
+            database=core.database,
+            blobs=core.blobs,
+            clock=core.clock,
+            ids=core.ids,
+            verifier=core.verifier,
+            keys=core.keys,
+            rates=self.rates,
+            tenants=core.tenants,
+            identities=core.identities,
+            mailboxes=core.mailboxes,
+            live=core.live,
+            cursor_keys=CursorKeys(CursorKey("0", cursor_secret(core.secrets.master_key))),
+            about=About(__version__, "unknown", core.settings.env),
+            store_ready=self._store_ready,
+            migrated=self._migrated,
+        )
+        return HttpListener(create_http(services), ids=core.ids, ssl_context=context, on_drain=services.stopping.set)
+
+    async def _store_ready(self) -> None:
+        async with self.core.database.acquire() as conn:
+            store_id = await conn.fetchval("SELECT store_id FROM deployment")
+        await self.core.blobs.check_marker(store_id)
+
+    async def _migrated(self) -> None:
+        if await Migrator(self.core.database).pending():
+            raise DatabaseUnavailable("the schema is older than this program: run postroom migrate")
+
+    # -- work behind -------------------------------------------------------------------------------------------------
+
+    def _listen_for_hints(self) -> Listener:
+        listener = Listener(self.core.database)
+        listener.add(MAILBOX_CHANNEL, self.core.live.hinted)
+        listener.add(DIRECTORY_CHANNEL, lambda key, _: self.directory.invalidate(key))
+        listener.on_gap(self.core.live.wake_all)
+        listener.on_gap(lambda: self.directory.invalidate("*"))
+        return listener
+
+    def _committed(self, stored: Sequence[Appended]) -> None:
+        newest: dict[int, int] = {}
+        for one in stored:
+            newest[one.mailbox.mailbox_id] = max(one.modseq, newest.get(one.mailbox.mailbox_id, 0))
+        for mailbox_id, modseq in newest.items():
+            self.core.live.changed(mailbox_id, modseq)
+        self.indexer.wake()
+
+    async def _keep_up(self) -> None:
+        upkeep = Upkeep(self.core.database, self.core.clock, self.rates, self.core.verifier, self.policy)
+        while True:
+            await upkeep.tick()
+            await asyncio.sleep(UPKEEP_SECONDS)
+
+    def _periodic(self) -> list[Periodic]:
+        core = self.core
+
+        async def statistics() -> None:
+            async with core.database.acquire() as conn:
+                await analyze_grown(conn)
+
+        async def changes() -> None:
+            await prune_changes(core.database, core.clock.now() - KEPT)
+
+        async def events() -> None:
+            await prune_events(core.database, core.clock.now() - KEPT)
+
+        async def staging() -> None:
+            try:
+                await core.blobs.sweep()
+            except StorageError as error:
+                log.warning("staging_not_swept", reason=error.reason)
+
+        return [
+            Periodic("statistics", timedelta(seconds=5), statistics),
+            Periodic("prune_changes", timedelta(minutes=10), changes),
+            Periodic("prune_events", timedelta(minutes=10), events),
+            Periodic("sweep_staging", timedelta(hours=1), staging),
+        ]
+
+    def _work(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.error("background_work_ended", work=task.get_name(), error=type(task.exception()).__name__)
+            self.failed.set()
+
+
+def cursor_secret(master_key: bytes) -> bytes:
+    """The key that signs list cursors, bound to the deployment's master key and to this one purpose."""
+    return hmac.new(master_key, b"postroom-list-cursors-v1", hashlib.sha256).digest()

@@ -1,0 +1,1 @@
+"""Servers: they move bytes and call services."""

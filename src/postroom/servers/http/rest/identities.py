@@ -1,0 +1,409 @@
+"""Identities: create, list, look up, read (rest-api §5.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Header, Query
+from pydantic import Field, StrictInt, StrictStr, StringConstraints
+from starlette.responses import Response
+
+from postroom.accounts import idempotency
+from postroom.accounts.models import Principal, Tenant, TenantStatus
+from postroom.accounts.permissions import Level, Permission
+from postroom.base.errors import PostroomError
+from postroom.directory import AddressRole, AddressStatus, Identity, IdentityStatus, NewIdentity
+from postroom.events.catalogue import timestamp
+from postroom.servers.http import fields, markup
+from postroom.servers.http.answers import JsonAnswer, page
+from postroom.servers.http.bodies import JsonRequest
+from postroom.servers.http.call import Call, CurrentCall
+from postroom.servers.http.domain_ids import DomainIds
+from postroom.servers.http.fields import NotNull
+from postroom.servers.http.guard import Guard
+from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.services import HttpServices
+from postroom.servers.http.table import ALL_LEVELS, NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
+
+DEFAULT_DAILY_CAP: Final = 500
+"""`identity_daily_send_cap` of a tenant that nobody gave another (FR-OUT-3)."""
+
+_TENANT_PAGE: Final = 100
+
+
+NonEmpty = Annotated[StrictStr, StringConstraints(min_length=1, max_length=fields.MAX_TEXT), fields.Storable]
+MetadataBody = Annotated[
+    dict[fields.Text, Annotated[StrictStr, StringConstraints(max_length=512), fields.Storable]], Field(max_length=16)
+]
+
+
+class OwnerBody(fields.RequestBody):
+    name: NonEmpty
+    email: fields.EmailAddress
+
+
+class SignatureBody(fields.RequestBody):
+    text: fields.Text | None = None
+    html: fields.Text | None = None
+
+
+class SendPolicyBody(fields.RequestBody):
+    daily_cap: Annotated[Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] | None, NotNull()] = None
+    auto_reply: Literal["allowed", "denied"] = "allowed"
+    require_known_recipient: fields.Flag = True
+
+
+class IdentityCreateRequest(fields.RequestBody):
+    username: fields.Text
+    display_name: Annotated[
+        StrictStr, StringConstraints(min_length=1, max_length=78, pattern=r"^[^\r\n]*$"), fields.Storable
+    ]
+    purpose: Annotated[fields.Text | None, NotNull()] = None
+    owner: Annotated[OwnerBody | None, NotNull()] = None
+    signature: Annotated[SignatureBody | None, NotNull()] = None
+    domain_id: Annotated[fields.DomainId | None, NotNull()] = None
+    client_id: Annotated[NonEmpty | None, NotNull()] = None
+    send_policy: Annotated[SendPolicyBody | None, NotNull()] = None
+    metadata: Annotated[MetadataBody | None, NotNull()] = None
+
+
+class ListIdentities(fields.Query):
+    tenant_id: fields.TenantId | None = None
+    status: schemas.IdentityStatus | None = None
+    purpose: fields.QueryText | None = None
+    limit: fields.Limit = 25
+    cursor: fields.Cursor | None = None
+
+
+class ListTenantIdentities(fields.Query):
+    status: schemas.IdentityStatus | None = None
+    purpose: fields.QueryText | None = None
+    client_id: fields.QueryText | None = None
+    limit: fields.Limit = 25
+    cursor: fields.Cursor | None = None
+
+
+class LookupIdentity(fields.Query):
+    address: fields.EmailAddress
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[\\x20-\\x7E]{1,255}$"},
+    ),
+]
+
+
+class _Routes:
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+        self._guard = Guard(services)
+        self._domains = DomainIds(services.database)
+
+    async def create(
+        self,
+        tenant_id: fields.TenantId,
+        body: IdentityCreateRequest,
+        call: CurrentCall,
+        idempotency_key: IdempotencyKey = None,
+    ) -> Response:
+        tenant = call.the_tenant
+        if idempotency_key is None:
+            status, shape = await self._create(call.principal, tenant, body)
+            return JsonAnswer(shape, status)
+        assert isinstance(call.request, JsonRequest)
+        request = _idempotent(call, tenant, idempotency.check_key(idempotency_key), call.request.parsed)
+        async with self._services.database.transaction() as conn:
+            begun = await idempotency.begin(conn, self._services.clock, request)
+        if isinstance(begun, idempotency.Replay):
+            return JsonAnswer(await self._replayed(call, begun), begun.status, {"Idempotent-Replayed": "true"})
+        try:
+            status, shape = await self._create(call.principal, tenant, body)
+        except PostroomError:
+            # A refusal changed nothing: the key is free for a corrected request.
+            async with self._services.database.transaction() as conn:
+                await idempotency.abandon(conn, begun)
+            raise
+        async with self._services.database.transaction() as conn:
+            reference = {"identity_id": shape["id"]}
+            await idempotency.complete(conn, begun, status, shape, reference=reference)
+        return JsonAnswer(shape, status)
+
+    async def _create(self, principal: Principal, tenant: Tenant, body: IdentityCreateRequest) -> tuple[int, Json]:
+        if tenant.status is TenantStatus.SUSPENDED:
+            raise PostroomError("tenant_suspended")
+        _check_cap(principal, body)
+        identity, made = await self._services.identities.create(tenant.id, await _new_identity(body))
+        return (201 if made else 200), await self._shape(identity)
+
+    async def _replayed(self, call: Call, replay: idempotency.Replay) -> Json:
+        reference = replay.body.get("$ref") if isinstance(replay.body, dict) else None
+        if reference is None:
+            shape: Json = replay.body
+            return shape
+        return await self._shape(await self._services.identities.get(call.principal.scope, reference["identity_id"]))
+
+    async def list_of_tenant(
+        self, tenant_id: fields.TenantId, query: Annotated[ListTenantIdentities, Query()], call: CurrentCall
+    ) -> Response:
+        filters = query.model_dump(exclude={"limit", "cursor"})
+        return await self._page(call, [call.the_tenant.id], query.limit, query.cursor, filters)
+
+    async def list_all(self, query: Annotated[ListIdentities, Query()], call: CurrentCall) -> Response:
+        principal = call.principal
+        filters = query.model_dump(exclude={"limit", "cursor"})
+        if query.tenant_id is not None:
+            tenant_id = await self._tenant_in_reach(principal, query.tenant_id)
+            return await self._page(call, [tenant_id], query.limit, query.cursor, filters)
+        if principal.tenant_id is not None:
+            return await self._page(call, [principal.tenant_id], query.limit, query.cursor, filters)
+        return await self._page(call, await self._all_tenants(), query.limit, query.cursor, filters)
+
+    async def look_up(self, query: Annotated[LookupIdentity, Query()], call: CurrentCall) -> Response:
+        local, _, domain = query.address.rpartition("@")
+        try:
+            address = f"{local.lower()}@{domain_to_ascii(domain)}"
+            identity = await self._services.identities.by_address(call.principal.scope, address)
+        except (AddressSyntaxError, UnicodeError):
+            raise PostroomError("identity_not_found") from None
+        except PostroomError as error:
+            raise PostroomError("identity_not_found") if error.code == "address_not_found" else error from None
+        found = next((item for item in identity.addresses if item.address == address), None)
+        if found is None or found.status not in (AddressStatus.ACTIVE, AddressStatus.RETIRING):
+            raise PostroomError("identity_not_found")
+        return JsonAnswer(await self._shape(identity))
+
+    async def get(self, identity_id: fields.IdentityId, call: CurrentCall) -> Response:
+        return JsonAnswer(await self._shape(call.the_identity))
+
+    async def _tenant_in_reach(self, principal: Principal, public_id: str) -> int:
+        """The key of a tenant named in the query. An identity key may name its own, and still sees itself only."""
+        if principal.level is Level.IDENTITY:
+            if public_id != principal.tenant_public_id or principal.tenant_id is None:
+                raise PostroomError("tenant_not_found")
+            return principal.tenant_id
+        return (await self._guard.tenant(principal, public_id)).id
+
+    async def _all_tenants(self) -> list[int]:
+        keys: list[int] = []
+        after: tuple[datetime, str] | None = None
+        while True:
+            found = await self._services.tenants.page(limit=_TENANT_PAGE, after=after)
+            keys += [tenant.id for tenant in found]
+            if len(found) < _TENANT_PAGE:
+                return keys
+            after = (found[-1].created_at, found[-1].public_id)
+
+    async def _page(
+        self, call: Call, tenants: Sequence[int], limit: int, cursor: str | None, filters: Json
+    ) -> Response:
+        after = _position(call.position(cursor, **filters))
+        status = filters.get("status")
+        found: list[Identity] = []
+        for tenant_id in tenants:
+            found += await self._services.identities.page(
+                call.principal.scope,
+                tenant_id,
+                statuses=None if status is None else [IdentityStatus(status)],
+                purpose=filters.get("purpose"),
+                client_id=filters.get("client_id"),
+                limit=limit + 1,
+                after=after,
+            )
+            if len(found) > limit + 1:
+                found.sort(key=_newest_first, reverse=True)
+                del found[limit + 1 :]
+        found.sort(key=_newest_first, reverse=True)
+        more, found = len(found) > limit, found[:limit]
+        last = found[-1] if more else None
+        next_cursor = None if last is None else call.cursor((timestamp(last.created_at), last.public_id), **filters)
+        return page(await self._shapes(found), next_cursor)
+
+    async def _shape(self, identity: Identity) -> Json:
+        return (await self._shapes([identity]))[0]
+
+    async def _shapes(self, identities: Sequence[Identity]) -> list[Json]:
+        domains = await self._domains.of(item.domain_id for identity in identities for item in identity.addresses)
+        return [_identity(identity, domains) for identity in identities]
+
+
+def register(table: RouteTable, services: HttpServices) -> None:
+    """Register the operations."""
+    routes = _Routes(services)
+    common: dict[str, Any] = {"tag": "Identities", "bucket": Bucket.API}
+    reading: dict[str, Any] = {
+        **common,
+        "permissions": frozenset({Permission.IDENTITIES_READ}),
+        "idempotency": Idempotency.NONE,
+    }
+    table.add(
+        Rule(
+            "POST",
+            "/v1/tenants/{tenant_id}/identities",
+            "createIdentity",
+            reach=Reach.TENANT_PATH,
+            permissions=frozenset({Permission.IDENTITIES_WRITE}),
+            levels=NOT_IDENTITY,
+            idempotency=Idempotency.OPTIONAL,
+            body=True,
+            errors={
+                400: ("address_invalid", "address_reserved", "address_unsupported", "local_part_too_long"),
+                402: ("billing_limit",),
+                404: ("tenant_not_found", "domain_not_found"),
+                409: ("client_id_conflict", "username_taken", "address_taken", "domain_not_ready"),
+            },
+            **common,
+        ),
+        routes.create,
+        summary="Create an identity with its mailbox",
+        answers={201: schemas.Identity, 200: schemas.Identity},
+    )
+    paged = {400: ("invalid_request",), 404: ("tenant_not_found",), 410: ("cursor_expired",)}
+    table.add(
+        Rule(
+            "GET",
+            "/v1/tenants/{tenant_id}/identities",
+            "listTenantIdentities",
+            reach=Reach.TENANT_PATH,
+            levels=NOT_IDENTITY,
+            errors=paged,
+            **reading,
+        ),
+        routes.list_of_tenant,
+        summary="Identities of a tenant",
+        answers={200: schemas.IdentityPage},
+    )
+    table.add(
+        Rule(
+            "GET",
+            "/v1/identities",
+            "listIdentities",
+            reach=Reach.TENANT_FILTER,
+            levels=ALL_LEVELS,
+            errors=paged,
+            **reading,
+        ),
+        routes.list_all,
+        summary="Identities that the key reaches",
+        answers={200: schemas.IdentityPage},
+    )
+    table.add(
+        Rule(
+            "GET",
+            "/v1/identities/lookup",
+            "lookupIdentity",
+            reach=Reach.RESOURCE,
+            levels=ALL_LEVELS,
+            errors={400: ("invalid_request",), 404: ("identity_not_found",)},
+            **reading,
+        ),
+        routes.look_up,
+        summary="The identity that an address belongs to",
+        answers={200: schemas.Identity},
+    )
+    table.add(
+        Rule(
+            "GET",
+            "/v1/identities/{identity_id}",
+            "getIdentity",
+            reach=Reach.IDENTITY_PATH,
+            levels=ALL_LEVELS,
+            even_gone=True,
+            errors={404: ("identity_not_found",)},
+            **reading,
+        ),
+        routes.get,
+        summary="An identity",
+        answers={200: schemas.Identity},
+    )
+
+
+def _idempotent(call: Call, tenant: Tenant, key: str, body: Any) -> idempotency.Request:
+    method, path = call.rule.method, call.request.url.path
+    return idempotency.Request(
+        slot=idempotency.Slot(tenant.public_id, call.principal.public_id, key),
+        method=method,
+        path=path,
+        fingerprint=idempotency.fingerprint(method, path, body),
+        tenant_id=tenant.id,
+    )
+
+
+def _check_cap(principal: Principal, body: IdentityCreateRequest) -> None:
+    cap = None if body.send_policy is None else body.send_policy.daily_cap
+    if cap is not None and cap > DEFAULT_DAILY_CAP and principal.level is not Level.PLATFORM:
+        raise PostroomError("scope_denied", details={"field": "send_policy.daily_cap"})
+
+
+async def _new_identity(body: IdentityCreateRequest) -> NewIdentity:
+    owner, signature = body.owner, body.signature
+    html = None if signature is None else signature.html
+    if html is not None:
+        html = await asyncio.to_thread(markup.sanitise, html)
+    return NewIdentity(
+        username=body.username,
+        display_name=body.display_name,
+        purpose=body.purpose,
+        client_id=body.client_id,
+        owner_name=None if owner is None else owner.name,
+        owner_email=None if owner is None else owner.email,
+        signature_text=None if signature is None else signature.text,
+        signature_html=html,
+        domain=body.domain_id,
+        send_policy={} if body.send_policy is None else body.send_policy.model_dump(exclude_unset=True),
+        metadata=body.metadata or {},
+    )
+
+
+def _newest_first(identity: Identity) -> tuple[datetime, str]:
+    return identity.created_at, identity.public_id
+
+
+def _position(position: tuple[str | int, str | int] | None) -> tuple[datetime, str] | None:
+    return None if position is None else (datetime.fromisoformat(str(position[0])), str(position[1]))
+
+
+def _identity(identity: Identity, domains: Any) -> Json:
+    erased = identity.status is IdentityStatus.DELETED
+    owner = {"name": identity.owner_name, "email": identity.owner_email}
+    return {
+        "id": identity.public_id,
+        "tenant_id": identity.tenant_public_id,
+        "username": identity.username,
+        "display_name": identity.display_name,
+        "purpose": identity.purpose,
+        "status": identity.status.value,
+        "pause_reason": None if identity.pause_reason is None else identity.pause_reason.value,
+        "primary_address": next((item.address for item in identity.addresses if item.role is AddressRole.PRIMARY), ""),
+        "addresses": [
+            {
+                "id": item.public_id,
+                "identity_id": identity.public_id,
+                "address": item.address,
+                "local_part": item.address.rpartition("@")[0],
+                "domain_id": domains[item.domain_id],
+                "role": item.role.value,
+                "status": item.status.value,
+                "retire_at": moment(item.retire_at),
+                "retired_at": moment(item.retired_at),
+                "forwarding": None,
+                "forwarding_checked_at": None,
+                "created_at": moment(item.created_at),
+            }
+            for item in identity.addresses
+        ],
+        "owner": owner if identity.owner_name and identity.owner_email else None,
+        "signature": None if erased else {"text": identity.signature_text, "html": identity.signature_html},
+        "send_policy": {"auto_reply": "allowed", "require_known_recipient": True, **identity.send_policy},
+        "metadata": dict(identity.metadata),
+        "client_id": identity.client_id,
+        "created_at": moment(identity.created_at),
+        "updated_at": moment(identity.updated_at),
+    }

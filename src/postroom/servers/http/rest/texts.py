@@ -1,0 +1,96 @@
+"""What of a message is read from its raw bytes when asked for: sanitised HTML and the original header fields
+(rest-api §2.6, inbound §31).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from postroom.base import log as base_log
+from postroom.blobs import BlobMissing, BlobStore, Span, StorageError
+from postroom.events.catalogue import cut_utf8
+from postroom.mail import body, mime
+from postroom.mail.header import Headers
+from postroom.mailbox.queries import Include, MessageView
+from postroom.servers.http import markup
+from postroom.servers.http.rest import shapes
+from postroom.servers.http.rest.shapes import Json
+
+log = base_log.get("servers.http")
+
+IncludeName = Literal["quoted", "html", "headers"]
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+MAX_HEADER_FIELDS: Final = 200
+MAX_FIELD_BYTES: Final = 2048
+PARALLEL: Final = 2
+"""Messages whose HTML is worked on at once, in all requests: each is held in memory whole."""
+
+
+def columns(include: Iterable[IncludeName]) -> Include:
+    """What the database is asked for."""
+    return Include.EXTRACTED | (Include.QUOTED if "quoted" in include else Include.NONE)
+
+
+class Texts:
+    """Completes messages with what their raw bytes hold."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._slots = asyncio.Semaphore(PARALLEL)
+
+    async def shapes(self, views: Sequence[MessageView], include: Sequence[IncludeName]) -> list[Json]:
+        """The messages as resources, with the members that `include` names."""
+        if "html" in include:
+            views = [replace(view, html=await self._html(view)) for view in views]
+        if "headers" not in include:
+            return [shapes.message(view) for view in views]
+        fields = await self._headers(views)
+        return [
+            shapes.message(view, headers=found, with_headers=True) for view, found in zip(views, fields, strict=True)
+        ]
+
+    async def _headers(self, views: Sequence[MessageView]) -> list[list[Json] | None]:
+        """The fields of each message as it came, without our trace lines; None when its raw bytes are gone."""
+        spans = [Span(view.blob_key, view.prefix_len, view.prefix_len + MAX_HEADER_BYTES) for view in views]
+        found: list[list[Json] | None] = []
+        for view, piece in zip(views, await self._blobs.get_many(spans), strict=True):
+            if isinstance(piece, BlobMissing):
+                found.append(None)
+            elif isinstance(piece, StorageError):
+                raise piece
+            else:
+                found.append(_fields(piece, view.raw_size - view.prefix_len > len(piece)))
+        return found
+
+    async def _html(self, view: MessageView) -> str | None:
+        async with self._slots:
+            try:
+                raw = await self._blobs.get(view.blob_key)
+            except BlobMissing:
+                log.error("http_raw_missing", message_id=view.id)
+                return None
+            return await asyncio.to_thread(_safe_html, raw)
+
+
+def _safe_html(raw: bytes) -> str | None:
+    found = body.html_body(raw, mime.parse(raw))
+    return None if found is None else markup.sanitise(found.text)
+
+
+def _fields(piece: bytes, more_follows: bool) -> list[Json]:
+    part = mime.parse(piece, max_depth=1, max_parts=1).root
+    block = piece[: part.body_start]
+    if more_follows and part.body_start >= len(piece):
+        # The header is longer than what was read: its last field may be cut.
+        block = block[: block.rfind(b"\n") + 1]
+    listed: list[Json] = []
+    for name, value in Headers.parse(block):
+        if len(listed) == MAX_HEADER_FIELDS:
+            break
+        text = value.encode("utf-8", "replace").decode()
+        listed.append({"name": name, "value": cut_utf8(text, MAX_FIELD_BYTES)[0]})
+    return listed

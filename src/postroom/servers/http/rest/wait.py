@@ -1,0 +1,116 @@
+"""The long poll for a message (rest-api §5.12, inbound §21). No database connection is held while it sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Query
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.accounts.permissions import Permission
+from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.queries import Arrival, MessageView
+from postroom.servers.http import fields
+from postroom.servers.http.answers import JsonAnswer
+from postroom.servers.http.call import CurrentCall
+from postroom.servers.http.failures import invalid
+from postroom.servers.http.rest import schemas, shapes
+from postroom.servers.http.rest.messages import reading_rule
+from postroom.servers.http.services import HttpServices
+from postroom.servers.http.table import RouteTable, Rule
+
+MAX_SUBJECT: Final = 200
+SENDER_PATTERN: Final = r"^([^@\s]+@[^@\s]+|@[^@\s]+)$"
+"""An address, or a domain with an @ before it (`ListEntryValue`)."""
+
+
+class WaitForMessage(fields.Query):
+    sender: Annotated[
+        Annotated[str, StringConstraints(max_length=254, pattern=SENDER_PATTERN), fields.Storable] | None,
+        Field(alias="from"),
+    ] = None
+    subject_contains: Annotated[str, StringConstraints(max_length=MAX_SUBJECT), fields.Storable] | None = None
+    thread_id: fields.ThreadId | None = None
+    kind: Literal["any", "reply", "verification"] = "any"
+    since: fields.Time | None = None
+    timeout: Annotated[int, Field(ge=1, le=60)] = 30
+
+
+class _Routes:
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+
+    async def wait(
+        self, identity_id: fields.IdentityId, query: Annotated[WaitForMessage, Query()], call: CurrentCall
+    ) -> Response:
+        if query.kind == "verification" and query.sender is None:
+            raise invalid("from", "is required with kind=verification")
+        since: datetime = query.since or self._services.clock.now()
+        arrival = Arrival(since, query.sender, query.subject_contains, query.thread_id, query.kind == "reply")
+        view = await self._arrives(call.request, call.mailbox, arrival, query.timeout)
+        # A code is released only from mail that authenticated as its sender's (E4), and no mail is authenticated yet.
+        return JsonAnswer(
+            {
+                "message": None if view is None else shapes.message(view),
+                "verification": None,
+                "timed_out": view is None,
+            }
+        )
+
+    async def _arrives(
+        self, request: Request, mailbox: MailboxRef, arrival: Arrival, timeout: float
+    ) -> MessageView | None:
+        """The first message that fits; None at the timeout, when the client is gone, or when the server stops."""
+        services, loop = self._services, asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        woken = asyncio.Event()
+        ending = [asyncio.create_task(_gone(request)), asyncio.create_task(services.stopping.wait())]
+        watch = services.live.watch(mailbox.mailbox_id, woken.set)
+        try:
+            while True:
+                woken.clear()
+                view = await services.mailboxes.queries.next_message_after(mailbox, arrival)
+                left = deadline - loop.time()
+                if view is not None or left <= 0 or any(task.done() for task in ending):
+                    return view
+                await _first(woken, ending, left)
+        finally:
+            watch.close()
+            for task in ending:
+                task.cancel()
+
+
+async def _first(woken: asyncio.Event, ending: Iterable[asyncio.Task[Any]], timeout: float) -> None:
+    """Until the mailbox changed, one of `ending` is done, or `timeout` seconds passed."""
+    waking = asyncio.create_task(woken.wait())
+    try:
+        await asyncio.wait({waking, *ending}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waking.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Until the client hangs up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def register(table: RouteTable, services: HttpServices) -> None:
+    """Register the operation."""
+    table.add(
+        Rule(
+            "GET",
+            "/v1/identities/{identity_id}/wait",
+            "waitForMessage",
+            errors={400: ("invalid_request",), 403: ("policy_denied",), 404: ("identity_not_found",)},
+            **reading_rule("Search", Permission.SEARCH_READ),
+        ),
+        _Routes(services).wait,
+        summary="Wait for a message",
+        answers={200: schemas.WaitResponse},
+    )

@@ -1,0 +1,116 @@
+"""Sign-in, and what is always there: CAPABILITY, ID, ENABLE, STARTTLS, LOGIN, AUTHENTICATE, NOOP, LOGOUT (D1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom import __version__
+from postroom.accounts.service.sign_in import SignInError, SignInFailure
+from postroom.base import log as base_log
+from postroom.imap import BadCommand, Code, ProtocolNo, SessionState, Status, parse_sasl_line, render
+from postroom.imap import commands as c
+from postroom.mailbox.models import MailboxRef
+from postroom.servers.imap.failures import Disconnected
+from postroom.servers.imap.session import Done, Session
+
+_log = base_log.get("servers.imap")
+
+_AUTHENTICATION_FAILED: Final = "Invalid credentials"
+_MAX_SASL: Final = 8192
+
+
+async def capability(session: Session, command: c.Capability) -> Done:
+    session.write(render.capability_line(session.capabilities()))
+    return Done("CAPABILITY completed")
+
+
+async def noop(session: Session, command: c.Noop) -> Done:
+    return Done("NOOP completed")
+
+
+async def logout(session: Session, command: c.Logout) -> Done:
+    session.write(render.untagged(Status.BYE, "Logging out"))
+    session.deselect()
+    session.state = SessionState.LOGOUT
+    return Done("LOGOUT completed", quiet=True)
+
+
+async def identify(session: Session, command: c.Id) -> Done:
+    session.write(render.id_line({"name": "Postroom", "version": __version__}))
+    return Done("ID completed")
+
+
+async def enable(session: Session, command: c.Enable) -> Done:
+    # None of the extensions on offer changes the protocol, so there is nothing to enable (RFC 5161 §3.1).
+    session.write(render.enabled_line(()))
+    return Done("ENABLE completed")
+
+
+async def start_tls(session: Session, command: c.StartTls) -> Done:
+    if not session.may_start_tls:
+        raise BadCommand("TLS is not available")
+    session.write(render.tagged(session.tag, Status.OK, "Begin TLS negotiation now"))
+    # What came in clear after the command is an injection (RFC 9051 §6.2.1).
+    session.reader.discard_buffer()
+    session.flush()
+    await session.wire.start_tls()
+    session.reader.discard_buffer()
+    return Done("", nothing=True)
+
+
+async def login(session: Session, command: c.Login) -> Done:
+    _require_privacy(session)
+    return await _sign_in(session, command.username, command.password)
+
+
+async def authenticate(session: Session, command: c.Authenticate) -> Done:
+    """PLAIN (RFC 4616), with or without an initial response (RFC 4959)."""
+    _require_privacy(session)
+    if command.mechanism != "PLAIN":
+        raise ProtocolNo(Code.CANNOT, "Unsupported authentication mechanism")
+    response = command.initial
+    if response is None:
+        session.reader.expect_line()
+        session.write(render.continuation(""))
+        line = await session.read_line()
+        if len(line) > _MAX_SASL:
+            raise BadCommand("Response too long")
+        response = parse_sasl_line(line)
+    parts = response.split(b"\0")
+    try:
+        authorise, username, password = (part.decode("utf-8") for part in parts)
+    except ValueError:
+        raise ProtocolNo(Code.AUTHENTICATIONFAILED, _AUTHENTICATION_FAILED) from None
+    if authorise and authorise.lower() != username.lower():
+        raise ProtocolNo(Code.AUTHENTICATIONFAILED, _AUTHENTICATION_FAILED)
+    return await _sign_in(session, username, password)
+
+
+def _require_privacy(session: Session) -> None:
+    if not session.may_sign_in:
+        raise ProtocolNo(Code.PRIVACYREQUIRED, "Sign-in needs TLS")
+
+
+async def _sign_in(session: Session, username: str, password: str) -> Done:
+    found = await session.services.sign_in.sign_in(username, password, session.wire.peer_ip)
+    if isinstance(found, SignInError):
+        session.login_failures += 1
+        _log.info("imap_login_failed", reason=found.kind.value)
+        failure = (
+            render.tagged(session.tag, Status.NO, _AUTHENTICATION_FAILED, Code.AUTHENTICATIONFAILED)
+            if found.kind is SignInFailure.INVALID
+            else render.tagged(session.tag, Status.NO, "Try again later", Code.UNAVAILABLE)
+        )
+        session.write(failure)
+        if session.login_failures >= session.shared.config.max_login_failures:
+            session.bye("Too many failed logins")
+            raise Disconnected
+        return Done("", nothing=True)
+    assert found.tenant_id is not None
+    assert found.identity_id is not None
+    session.principal = found
+    session.ref = MailboxRef(found.tenant_id, found.identity_id)
+    session.reader.authenticated = True
+    session.state = SessionState.AUTHENTICATED
+    _log.info("imap_login", principal=found.public_id, secure=session.wire.secure)
+    return Done("Logged in", render.code_capability(session.capabilities()))

@@ -1,0 +1,399 @@
+"""FETCH (mail-server D6): planned once, then page by page, the next one being read while this one is written (B16)."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from postroom.base import log as base_log
+from postroom.blobs import StorageError
+from postroom.imap import Code, ProtocolNo, render
+from postroom.imap import commands as c
+from postroom.imap.fetch import FetchAtt, FetchItem
+from postroom.imap.flags import SEEN
+from postroom.mail import imap_data
+from postroom.mail.tree import unpack_tree
+from postroom.mailbox.reads import Columns
+from postroom.mailbox.rules import FlagMode, Flags
+from postroom.servers.imap.facts import Facts
+from postroom.servers.imap.failures import Disconnected
+from postroom.servers.imap.sections import Piece, SectionItem, pieces, section_items
+from postroom.servers.imap.selected import Selected
+from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.store import GONE
+
+T = TypeVar("T")
+
+PAGE: Final = 1000
+"""Messages of a page of facts."""
+BYTES_PAGE: Final = 200
+"""Messages of a page with octets."""
+READ_BYTES: Final = 512 * 1024
+"""Octets read from the store at a time."""
+STREAM_BYTES: Final = 1024 * 1024
+"""A section of more octets than this is never held whole."""
+
+_log = base_log.get("servers.imap")
+
+BODY_MISSING: Final = ProtocolNo(Code.SERVERBUG, "message body missing")
+
+
+def _plain_structure(facts: Facts) -> bytes:
+    return imap_data.body(unpack_tree(facts.tree))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """How an item is made from the facts of a message, and what has to be read for it."""
+
+    columns: Columns
+    form: bytes
+    value: Callable[[Facts], bytes | int]
+
+
+_FACTS: Final = {
+    FetchAtt.INTERNALDATE: _Fact(Columns.NONE, b"INTERNALDATE %b", lambda facts: facts.date),
+    FetchAtt.RFC822_SIZE: _Fact(Columns.NONE, b"RFC822.SIZE %d", lambda facts: facts.size),
+    FetchAtt.ENVELOPE: _Fact(Columns.ENVELOPE, b"ENVELOPE %b", lambda facts: facts.envelope),
+    FetchAtt.BODYSTRUCTURE: _Fact(Columns.STRUCTURE, b"BODYSTRUCTURE %b", lambda facts: facts.structure),
+    FetchAtt.BODY_STRUCTURE_PLAIN: _Fact(Columns.PARTS, b"BODY %b", _plain_structure),
+    FetchAtt.EMAILID: _Fact(Columns.IDS, b"EMAILID (%b)", lambda facts: facts.message_id.encode()),
+    FetchAtt.THREADID: _Fact(Columns.IDS, b"THREADID (%b)", lambda facts: facts.thread_id.encode()),
+    FetchAtt.SAVEDATE: _Fact(Columns.NONE, b"SAVEDATE %b", lambda facts: render.internal_date(facts.saved_at)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a FETCH needs of every message."""
+
+    items: tuple[FetchItem, ...]
+    sections: tuple[SectionItem, ...]
+    columns: Columns
+    needs_facts: bool
+    has_flags: bool
+    marks_seen: bool
+
+    @classmethod
+    def of(cls, items: Sequence[FetchItem], *, uid: bool) -> Plan:
+        """The plan of a command; the UID form always shows the UID (RFC 3501 §6.4.8)."""
+        if uid and all(item.att is not FetchAtt.UID for item in items):
+            items = (FetchItem(FetchAtt.UID), *items)
+        sections = tuple(section_items(items))
+        columns = Columns.NONE
+        for item in items:
+            if item.att in _FACTS:
+                columns |= _FACTS[item.att].columns
+        if sections:
+            columns |= Columns.BYTES
+        if any(section.needs_tree for section in sections):
+            columns |= Columns.PARTS
+        atts = {item.att for item in items}
+        return cls(
+            items=tuple(item for item in items if item.att in _FACTS or item.att in _OF_VIEW),
+            sections=sections,
+            columns=columns,
+            needs_facts=bool(sections) or not atts.isdisjoint(_FACTS),
+            has_flags=FetchAtt.FLAGS in atts,
+            marks_seen=any(section.marks_seen for section in sections),
+        )
+
+
+_OF_VIEW: Final = {FetchAtt.UID: b"UID %d", FetchAtt.FLAGS: b"FLAGS %b"}
+
+
+class _Shown(dict[Flags, bytes]):
+    """Flags as the wire has them, made once."""
+
+    def __missing__(self, words: Flags) -> bytes:
+        shown = self[words] = render.flags(words)
+        return shown
+
+
+@dataclass(slots=True)
+class _Page:
+    """A run of messages of the session's list, with their facts if the plan needs them."""
+
+    places: range
+    uids: array[int]
+    facts: list[Facts | None]
+
+
+async def fetch(session: Session, command: c.Fetch) -> Done:
+    """Messages that went meanwhile are left out; where they were named by number, that is a NO (D4, RFC 2180 §4.1)."""
+    selected = session.folder()
+    await session.refresh()
+    parts = selected.resolve(command.messages, uid=command.uid)
+    plan = Plan.of(command.items, uid=command.uid)
+    fetcher = _Fetcher(session, selected, plan)
+    await fetcher.run(parts)
+    if fetcher.body_missing:
+        raise BODY_MISSING
+    if fetcher.gone and not command.uid:
+        raise GONE
+    return Done("FETCH completed")
+
+
+class _Fetcher:
+    def __init__(self, session: Session, selected: Selected, plan: Plan) -> None:
+        self._session = session
+        self._selected = selected
+        self._plan = plan
+        self._shown = _Shown()
+        self._marks_seen = plan.marks_seen and not selected.read_only and session.may_write
+        self.gone = False
+        self.body_missing = False
+
+    async def run(self, parts: Iterable[range]) -> None:
+        if not self._plan.needs_facts:
+            for places in _cut(parts, PAGE):
+                self._write_rows(_Page(places, self._uids(places), []))
+                await self._session.drain()
+            return
+        write = self._write_with_bytes if self._plan.sections else self._write_facts
+        async with _ReadAhead(self._pages(parts)) as pages:
+            async for page in pages:
+                await write(page)
+                await self._session.drain()
+
+    def _uids(self, places: range) -> array[int]:
+        return self._selected.uids[places.start : places.stop]
+
+    async def _pages(self, parts: Iterable[range]) -> AsyncIterator[_Page]:
+        session, plan, view = self._session, self._plan, self._selected.view
+        for places in _cut(parts, BYTES_PAGE if plan.sections else PAGE):
+            uids = self._uids(places)
+            facts = await session.shared.facts.load(session.ref, view.id, uids, plan.columns)
+            yield _Page(places, uids, facts)
+
+    # -- without octets
+
+    async def _write_facts(self, page: _Page) -> None:
+        self._write_rows(page)
+
+    def _write_rows(self, page: _Page) -> None:
+        """All responses of a page at once: a column for each item, then one format for each row."""
+        flags: Sequence[Flags | None] = self._selected.flags_at(page.places)
+        numbers: Sequence[int] = range(page.places.start + 1, page.places.stop + 1)
+        uids: Sequence[int] = page.uids
+        facts = page.facts
+        if None in flags or None in facts:
+            self.gone = True
+            kept = [
+                place
+                for place, words in enumerate(flags)
+                if words is not None and (not facts or facts[place] is not None)
+            ]
+            flags, numbers, uids = ([column[place] for place in kept] for column in (flags, numbers, uids))  # type: ignore[assignment]
+            facts = [facts[place] for place in kept] if facts else facts
+        forms: list[bytes] = []
+        columns: list[Sequence[object]] = []
+        for item in self._plan.items:
+            if item.att is FetchAtt.UID:
+                columns.append(uids)
+            elif item.att is FetchAtt.FLAGS:
+                columns.append(self._flag_column(uids, flags))
+            else:
+                fact = _FACTS[item.att]
+                columns.append(list(map(fact.value, facts)))  # type: ignore[arg-type]
+            forms.append(_OF_VIEW.get(item.att) or _FACTS[item.att].form)
+        row = b"* %%d FETCH (%b)\r\n" % b" ".join(forms)
+        self._session.write(b"".join(map(row.__mod__, zip(numbers, *columns, strict=True))))
+
+    def _flag_column(self, uids: Sequence[int], flags: Sequence[Flags | None]) -> list[bytes]:
+        shown = self._shown
+        column = [shown[words] for words in flags]  # type: ignore[index]
+        selected = self._selected
+        if selected.recent and uids:
+            for place, uid in enumerate(uids):
+                if selected.is_recent(uid):
+                    column[place] = render.flags(flags[place], recent=True)  # type: ignore[arg-type]
+        return column
+
+    # -- with octets
+
+    async def _write_with_bytes(self, page: _Page) -> None:
+        flags = self._selected.flags_at(page.places)
+        alive = [
+            (place, uid, facts, words)
+            for place, uid, facts, words in zip(page.places, page.uids, page.facts, flags, strict=True)
+            if facts is not None and words is not None
+        ]
+        self.gone = self.gone or len(alive) < len(page.uids)
+        seen = await self._mark_seen([uid for _, uid, _, words in alive if SEEN not in words])
+        plans = [(place, uid, facts, seen.get(uid, words), self._pieces(facts)) for place, uid, facts, words in alive]
+        wants = [
+            piece.span
+            for _, _, _, _, found in plans
+            for piece in found or ()
+            if piece.span is not None and not _is_streamed(piece)
+        ]
+        source = self._session.services.blobs.batches(wants, READ_BYTES)
+        async with _ReadAhead(source) as batches:
+            results = _Results(batches)
+            for place, uid, facts, words, found in plans:
+                if found is None:
+                    self.body_missing = True
+                    continue
+                head = self._head(uid, facts, words, changed=uid in seen)
+                await self._write_message(place + 1, head, found, results)
+
+    async def _mark_seen(self, uids: list[int]) -> dict[int, Flags]:
+        """Set \\Seen where it is not; the flags that these messages have then (D5)."""
+        if not self._marks_seen or not uids:
+            return {}
+        session, selected = self._session, self._selected
+        stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, FlagMode.ADD, (SEEN,))
+        for now in stored:
+            selected.silence(now.uid, now.modseq)
+        return {now.uid: now.flags for now in stored}
+
+    def _pieces(self, facts: Facts) -> list[Piece] | None:
+        try:
+            return pieces(facts, self._plan.sections)
+        except ValueError:
+            _log.error("part_tree_unreadable")
+            return None
+
+    def _head(self, uid: int, facts: Facts, words: Flags, *, changed: bool) -> list[bytes]:
+        """The items that are no octets; FLAGS also when \\Seen was just set."""
+        items = []
+        for item in self._plan.items:
+            if item.att is FetchAtt.UID:
+                items.append(b"UID %d" % uid)
+            elif item.att is not FetchAtt.FLAGS:
+                fact = _FACTS[item.att]
+                items.append(fact.form % fact.value(facts))
+        if changed or self._plan.has_flags:
+            items.append(b"FLAGS " + render.flags(words, recent=self._selected.is_recent(uid)))
+        return items
+
+    async def _write_message(self, number: int, head: list[bytes], found: list[Piece], results: _Results) -> None:
+        """One FETCH response, or none when its octets are missing."""
+        session = self._session
+        values: list[bytes | AsyncIterator[bytes] | None] = []
+        failed = False
+        for piece in found:
+            if piece.span is None:
+                values.append(None)
+            elif _is_streamed(piece):
+                values.append(await self._open(piece))
+                failed = failed or values[-1] is None
+            else:
+                data = await results.next()
+                if isinstance(data, StorageError):
+                    failed = True
+                    values.append(None)
+                else:
+                    values.append(piece.value(data))
+        if failed:
+            self.body_missing = True
+            _log.error("message_body_missing")
+            return
+        session.write(b"* %d FETCH (%b" % (number, b" ".join(head)))
+        gap = b" " if head else b""
+        for piece, value in zip(found, values, strict=True):
+            if value is None:
+                session.write(b"%b%b NIL" % (gap, piece.label))
+            elif isinstance(value, bytes):
+                session.write(b"%b%b {%d}\r\n" % (gap, piece.label, len(value)), value)
+            else:
+                session.write(b"%b%b {%d}\r\n" % (gap, piece.label, piece.size))
+                await self._stream(piece, value)
+            gap = b" "
+        session.write(b")\r\n")
+        await session.drain()
+
+    async def _open(self, piece: Piece) -> AsyncIterator[bytes] | None:
+        """The octets of a large section, once it is sure that there are any."""
+        assert piece.span is not None
+        stream = self._session.services.blobs.stream(piece.span.key, start=piece.span.start, end=piece.span.end)
+        try:
+            first = await anext(stream)
+        except (StorageError, StopAsyncIteration):
+            return None
+        return _chain(first, stream)
+
+    async def _stream(self, piece: Piece, chunks: AsyncIterator[bytes]) -> None:
+        session, left = self._session, piece.size
+        try:
+            async for chunk in chunks:
+                left -= len(chunk)
+                session.write(chunk)
+                await session.drain()
+        except StorageError:
+            _log.error("message_body_cut")
+        if left:
+            # The client was promised more: the only way to say so is to go.
+            raise Disconnected
+
+
+def _is_streamed(piece: Piece) -> bool:
+    return piece.size > STREAM_BYTES and piece.is_streamable
+
+
+def _cut(parts: Iterable[range], size: int) -> Iterator[range]:
+    """Runs of at most `size`."""
+    for part in parts:
+        for start in range(part.start, part.stop, size):
+            yield range(start, min(start + size, part.stop))
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
+
+
+class _Results:
+    """Results of a batched read, one by one."""
+
+    def __init__(self, batches: AsyncIterator[list[bytes | StorageError]]) -> None:
+        self._batches = batches
+        self._batch: Iterator[bytes | StorageError] = iter(())
+
+    async def next(self) -> bytes | StorageError:
+        while True:
+            for result in self._batch:
+                return result
+            self._batch = iter(await anext(self._batches))
+
+
+class _ReadAhead(AsyncIterator[T]):
+    """An iterator whose next item is being made while this one is used. Use it as a context manager."""
+
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._next: asyncio.Task[T] | None = None
+
+    async def __aenter__(self) -> _ReadAhead[T]:
+        self._advance()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+
+    def __aiter__(self) -> _ReadAhead[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._next is None:
+            raise StopAsyncIteration
+        try:
+            item = await self._next
+        except BaseException:
+            self._next = None
+            raise
+        self._advance()
+        return item
+
+    def _advance(self) -> None:
+        self._next = asyncio.get_running_loop().create_task(self._step())
+
+    async def _step(self) -> T:
+        return await anext(self._source)

@@ -1,0 +1,45 @@
+"""The table of handlers: a new command is a row here, and a file if it is a new concern."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from postroom.imap import commands as c
+from postroom.servers.imap import append, auth, fetch, folders, idle, search, select, store, transfer
+from postroom.servers.imap.session import Handler
+
+HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
+    {
+        c.Capability: auth.capability,
+        c.Noop: auth.noop,
+        c.Logout: auth.logout,
+        c.Id: auth.identify,
+        c.Enable: auth.enable,
+        c.StartTls: auth.start_tls,
+        c.Login: auth.login,
+        c.Authenticate: auth.authenticate,
+        c.Namespace: folders.namespace,
+        c.List: folders.list_,
+        c.Lsub: folders.lsub,
+        c.StatusCommand: folders.status,
+        c.Create: folders.create,
+        c.Delete: folders.delete,
+        c.Rename: folders.rename,
+        c.Subscribe: folders.subscribe,
+        c.Unsubscribe: folders.unsubscribe,
+        c.Select: select.select,
+        c.Check: select.check,
+        c.Close: select.close,
+        c.Unselect: select.unselect,
+        c.Fetch: fetch.fetch,
+        c.Store: store.store,
+        c.Expunge: store.expunge,
+        c.Search: search.run,
+        c.Copy: transfer.copy,
+        c.Move: transfer.move,
+        c.Append: append.append,
+        c.Idle: idle.idle,
+    }
+)

@@ -1,0 +1,424 @@
+"""One IMAP session: commands in, one after the other, answers out (RFC 3501 §5.5, mail-server D1).
+
+The session knows no socket: a `Wire` moves its bytes. Commands are dispatched by their type through a table; each
+handler does its work and returns the words of the tagged answer, before which everything that happened meanwhile is
+told. A handler that has to say something first writes it itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from postroom.accounts.models import Principal, PrincipalKind
+from postroom.accounts.permissions import Permission
+from postroom.base import log as base_log
+from postroom.base.settings_tree import PlaintextAuth
+from postroom.imap import (
+    BadCommand,
+    Code,
+    CommandReader,
+    Continuation,
+    Line,
+    ProtocolNo,
+    RawCommand,
+    ReaderLimits,
+    Rejected,
+    SessionState,
+    Status,
+    parse_command,
+    render,
+    require,
+)
+from postroom.imap import commands as c
+from postroom.mailbox.models import Folder, MailboxRef
+from postroom.mailbox.search import FolderSearch
+from postroom.servers.imap.capabilities import OPTIONS, capabilities
+from postroom.servers.imap.config import ImapConfig, ImapServices
+from postroom.servers.imap.facts import FactCache
+from postroom.servers.imap.failures import Disconnected, as_answer
+from postroom.servers.imap.selected import Selected
+from postroom.servers.imap.views import FolderGone, ViewCache
+from postroom.servers.smtp_limits import is_loopback
+
+_log = base_log.get("servers.imap")
+
+OUTPUT_CHUNK: Final = 64 * 1024
+"""Octets that gather before they are written."""
+
+
+class Wire(Protocol):
+    """What a session needs of its connection."""
+
+    peer_ip: str
+    secure: bool
+
+    def send(self, buffers: Iterable[bytes | memoryview], /) -> None:
+        """Hand bytes to the transport."""
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough. Raises `Disconnected`."""
+
+    async def wait(self) -> None:
+        """Wait until there is more input, or `notify` was called. Raises `Disconnected`."""
+
+    def notify(self) -> None:
+        """End a `wait`, or the next one."""
+
+    async def start_tls(self) -> None:
+        """Go on under TLS. Raises `Disconnected`."""
+
+    def expect(self, seconds: float, farewell: str, /) -> None:
+        """Without anything from the client for so long, say BYE and go."""
+
+
+@dataclass(slots=True)
+class SharedState:
+    """What the sessions of one listener share."""
+
+    config: ImapConfig
+    services: ImapServices
+    views: ViewCache
+    facts: FactCache
+    search: FolderSearch
+    tls_available: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The tagged OK of a command. With `quiet` nothing else is told before it; with `nothing` it was given already."""
+
+    text: str
+    code: str | None = None
+    status: Status = Status.OK
+    quiet: bool = False
+    nothing: bool = False
+
+
+class PendingAnswer(Protocol):
+    """A command whose work goes on while the next ones are read (APPEND)."""
+
+    tag: bytes
+    size: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether its outcome is known."""
+
+    def done(self) -> Done:
+        """Its outcome. Raises what the work raised."""
+
+
+Handler = Callable[["Session", Any], Awaitable[Done | PendingAnswer]]
+
+# During these no message may lose its number (RFC 3501 §7.4.1); their UID forms are other commands.
+_KEEPS_NUMBERS: Final = (c.Fetch, c.Store, c.Search)
+
+MAX_IN_FLIGHT: Final = 64
+MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
+
+
+class Session:
+    """State and dispatch. `run` handles whatever input is complete and returns when there is none."""
+
+    __slots__ = (
+        "_bad",
+        "_handlers",
+        "_in_flight",
+        "_out",
+        "_out_size",
+        "append_target",
+        "login_failures",
+        "principal",
+        "reader",
+        "ref",
+        "selected",
+        "shared",
+        "state",
+        "tag",
+        "wire",
+    )
+
+    def __init__(self, shared: SharedState, wire: Wire, handlers: Mapping[type[c.Command], Handler]) -> None:
+        self.shared = shared
+        self.wire = wire
+        self.reader = CommandReader(ReaderLimits(max_append_size=shared.config.max_append_size))
+        self.state = SessionState.NOT_AUTHENTICATED
+        self.principal: Principal | None = None
+        self.ref = MailboxRef(0, 0)
+        self.selected: Selected | None = None
+        self.tag = b""
+        self.login_failures = 0
+        self.append_target: tuple[str, Folder] | None = None
+        self._handlers = handlers
+        self._in_flight: deque[PendingAnswer] | None = None
+        self._bad = 0
+        self._out: list[bytes | memoryview] = []
+        self._out_size = 0
+
+    # -- what a client may do
+
+    @property
+    def services(self) -> ImapServices:
+        return self.shared.services
+
+    @property
+    def may_sign_in(self) -> bool:
+        """Whether a password may travel on this connection (D1)."""
+        rule = self.shared.config.plaintext_auth
+        if self.wire.secure or rule is PlaintextAuth.ALWAYS:
+            return True
+        return rule is PlaintextAuth.LOOPBACK and is_loopback(self.wire.peer_ip)
+
+    @property
+    def may_start_tls(self) -> bool:
+        """Whether STARTTLS is on offer now."""
+        return self.shared.tls_available and not self.wire.secure and self.principal is None
+
+    def capabilities(self) -> tuple[str, ...]:
+        """What CAPABILITY answers now."""
+        return capabilities(
+            signed_in=self.principal is not None, may_sign_in=self.may_sign_in, may_start_tls=self.may_start_tls
+        )
+
+    @property
+    def is_key(self) -> bool:
+        """Whether an agent signed in with its API key: it may not remove anything for good (D1)."""
+        return self.principal is not None and self.principal.kind is PrincipalKind.KEY
+
+    @property
+    def may_write(self) -> bool:
+        return self.principal is not None and self.principal.may(Permission.MESSAGES_WRITE)
+
+    def require_write(self) -> None:
+        """Raises `ProtocolNo` [NOPERM] for whoever may only read."""
+        if not self.may_write:
+            raise ProtocolNo(Code.NOPERM, "Not permitted")
+
+    def forbid_keys(self) -> None:
+        """Raises `ProtocolNo` [NOPERM] for API keys: removal for good is for people (D1)."""
+        if self.is_key:
+            raise ProtocolNo(Code.NOPERM, "Not permitted with an API key")
+
+    def folder(self) -> Selected:
+        """The selected folder, which the state guarantees."""
+        assert self.selected is not None
+        return self.selected
+
+    def writable_folder(self) -> Selected:
+        """The selected folder for a command that changes it. Raises `ProtocolNo` [READ-ONLY] or [NOPERM]."""
+        self.require_write()
+        selected = self.folder()
+        if selected.read_only:
+            raise ProtocolNo(Code.READ_ONLY, "Mailbox is selected read-only")
+        return selected
+
+    # -- output
+
+    def write(self, *data: bytes | memoryview) -> None:
+        """Queue output; it is sent in large pieces, at the latest when the command ends."""
+        self._out += data
+        self._out_size += sum(map(len, data))
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        if self._out:
+            out, self._out, self._out_size = self._out, [], 0
+            self.wire.send(out)
+
+    async def drain(self) -> None:
+        """For handlers that write much: send if there is enough, and wait while the client does not read."""
+        if self._out_size >= OUTPUT_CHUNK:
+            self.flush()
+            await self.wire.drained()
+
+    def greet(self) -> None:
+        """The greeting (RFC 3501 §7.1.1)."""
+        code = render.code_capability(self.capabilities())
+        self.write(render.untagged(Status.OK, self.shared.config.banner, code))
+        self.flush()
+
+    def bye(self, text: str, code: str | None = None) -> None:
+        """Say goodbye; the connection is to be closed then."""
+        self.write(render.untagged(Status.BYE, text, code))
+        self.state = SessionState.LOGOUT
+        self.flush()
+
+    # -- selection
+
+    def select(self, selected: Selected) -> None:
+        self.selected = selected
+        self.state = SessionState.SELECTED
+
+    def deselect(self) -> None:
+        """Leave the selected folder, if there is one."""
+        if self.selected is not None:
+            self.shared.views.release(self.selected.view)
+            self.selected = None
+        if self.state is SessionState.SELECTED:
+            self.state = SessionState.AUTHENTICATED
+
+    async def refresh(self, *, force: bool = False) -> None:
+        """Bring the selected folder's view up to date. Raises `Disconnected` after BYE when the folder is gone (D2)."""
+        if self.selected is None:
+            return
+        try:
+            await self.selected.view.ensure_fresh(force=force)
+        except FolderGone:
+            self.bye("Selected mailbox was removed")
+            raise Disconnected from None
+
+    async def tell_updates(self, *, expunge: bool, force: bool = False) -> None:
+        """Untagged responses for what happened in the selected folder. Raises `Disconnected`."""
+        selected = self.selected
+        if selected is None:
+            return
+        await self.refresh(force=force)
+        await selected.claim_recent()
+        for line in selected.updates(expunge=expunge):
+            self.write(line)
+        await self.drain()
+
+    # -- input
+
+    async def run(self) -> None:
+        """Handle the input that is there. Returns when more is needed, or the session is over."""
+        while self.state is not SessionState.LOGOUT:
+            event = self.reader.next_event()
+            in_flight = self._in_flight
+            if in_flight:
+                await self._finish_pending(in_flight, self._room_needed(event))
+                if event is None and in_flight:
+                    self.flush()
+                    await self.wire.wait()
+                    continue
+            if event is None:
+                self._in_flight = None
+                break
+            await self._handle(event)
+            if self._out_size >= OUTPUT_CHUNK:
+                self.flush()
+                await self.wire.drained()
+        self.flush()
+
+    def _room_needed(self, event: object) -> Callable[[], bool]:
+        """Whether `event` may be handled beside the APPENDs in flight: another APPEND may, within limits."""
+        in_flight = self._in_flight or ()
+        if event is None:
+            return lambda: True
+        if not (isinstance(event, RawCommand) and event.text[:7].upper() == b"APPEND "):
+            return lambda: not in_flight
+        return lambda: (
+            len(in_flight) < MAX_IN_FLIGHT and sum(pending.size for pending in in_flight) < MAX_IN_FLIGHT_BYTES
+        )
+
+    async def _finish_pending(self, in_flight: deque[PendingAnswer], enough: Callable[[], bool]) -> None:
+        """Answer APPENDs that are done, in their order, and wait for more of them until it is `enough`."""
+        while True:
+            ready = 0
+            while ready < len(in_flight) and in_flight[ready].ready:
+                ready += 1
+            if ready:
+                await self._answer_pending([in_flight.popleft() for _ in range(ready)])
+            if enough():
+                return
+            self.flush()
+            await self.wire.wait()
+
+    async def _answer_pending(self, finished: Iterable[PendingAnswer]) -> None:
+        told = False
+        for pending in finished:
+            try:
+                done = pending.done()
+                if not told:
+                    told = True
+                    await self._tell_after(None)
+                self.write(render.tagged(pending.tag, done.status, done.text, done.code))
+            except Disconnected:
+                raise
+            except Exception as error:  # noqa: BLE001 - every command is answered; the cause is in the log
+                self.write(render.failure(pending.tag, as_answer(error)))
+
+    async def read_line(self) -> bytes:
+        """The next line, which is no command: call `reader.expect_line` before. Raises `BadCommand`, `Disconnected`."""
+        while (event := self.reader.next_event()) is None:
+            self.flush()
+            await self.wire.wait()
+        if isinstance(event, Line):
+            return event.data
+        raise BadCommand("Line too long")
+
+    async def _handle(self, event: object) -> None:
+        if isinstance(event, RawCommand):
+            await self.execute(event)
+        elif isinstance(event, Continuation):
+            self.write(render.continuation("OK"))
+            self.flush()
+        elif isinstance(event, Rejected):
+            self.write(render.rejection(event))
+            self.count_bad()
+            if event.close:
+                self.state = SessionState.LOGOUT
+        elif isinstance(event, Line):
+            self.write(render.untagged(Status.BAD, "Unexpected line"))
+            self.count_bad()
+
+    def count_bad(self) -> None:
+        """One more command that made no sense; too many of them end the session (D21)."""
+        self._bad += 1
+        if self._bad >= self.shared.config.max_bad_commands:
+            self.bye("Too many bad commands")
+
+    async def execute(self, raw: RawCommand) -> None:
+        """One command, from its text to its tagged answer."""
+        self.tag = raw.tag
+        command: c.Command | None = None
+        try:
+            command = parse_command(raw, OPTIONS)
+            require(self.state, command)
+            answer = await self._handlers[type(command)](self, command)
+            if not isinstance(answer, Done):
+                if self._in_flight is None:
+                    self._in_flight = deque()
+                self._in_flight.append(answer)
+                return
+            if answer.nothing:
+                return
+            if not answer.quiet:
+                await self._tell_after(command)
+            self._bad = max(0, self._bad - 1)
+            self.write(render.tagged(raw.tag, answer.status, answer.text, answer.code))
+        except Disconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - every command is answered; the cause is in the log
+            failure = as_answer(error)
+            if isinstance(failure, BadCommand):
+                self.write(render.failure(raw.tag, failure))
+                self.count_bad()
+                return
+            if command is not None:
+                await self._tell_after(command)
+            self.write(render.failure(raw.tag, failure))
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether commands are still to be answered that were read already."""
+        return bool(self._in_flight)
+
+    async def _tell_after(self, command: c.Command | None) -> None:
+        """What happened during a command, before its tagged answer. It does not fail when that cannot be read now."""
+        uid = getattr(command, "uid", False)
+        force = isinstance(command, c.Noop | c.Check)
+        try:
+            await self.tell_updates(expunge=uid or not isinstance(command, _KEEPS_NUMBERS), force=force)
+        except Disconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - it stays to be told
+            _log.warning("imap_updates_deferred", error=type(error).__name__)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.deselect()
+        self.state = SessionState.LOGOUT

@@ -1,0 +1,95 @@
+"""STORE, EXPUNGE, UID EXPUNGE (mail-server D5, D8)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom.imap import Code, ProtocolNo, render
+from postroom.imap import commands as c
+from postroom.imap.commands import StoreMode
+from postroom.imap.flags import DELETED
+from postroom.mailbox.flags import FlagsNow
+from postroom.mailbox.rules import FlagMode, Flags, LimitExceeded, change_flags
+from postroom.servers.imap.selected import Selected
+from postroom.servers.imap.session import Done, Session
+
+_MODES: Final = {StoreMode.ADD: FlagMode.ADD, StoreMode.REMOVE: FlagMode.REMOVE, StoreMode.REPLACE: FlagMode.REPLACE}
+_CHUNK: Final = 1000
+
+GONE: Final = ProtocolNo(Code.EXPUNGEISSUED, "Some of the messages do not exist any more")
+
+
+async def store(session: Session, command: c.Store) -> Done:
+    """Change flags; answer with what each message has then, unless `.SILENT` (RFC 3501 §6.4.6)."""
+    selected = session.writable_folder()
+    if DELETED in command.flags and command.mode is not StoreMode.REMOVE:
+        session.forbid_keys()
+    await session.refresh()
+    parts = selected.resolve(command.messages, uid=command.uid)
+    mode, words = _MODES[command.mode], frozenset(command.flags)
+    missing = False
+    for part in parts:
+        for start in range(part.start, part.stop, _CHUNK):
+            places = range(start, min(start + _CHUNK, part.stop))
+            uids = selected.uids[places.start : places.stop].tolist()
+            before = dict(zip(uids, selected.flags_at(places), strict=True))
+            stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words)
+            missing = missing or len(stored) < len(uids)
+            if command.silent:
+                _keep_silent(selected, stored, before, mode, words)
+            else:
+                _tell(session, selected, stored, uid=command.uid)
+                await session.drain()
+    if missing and not command.uid:
+        raise GONE
+    return Done("STORE completed")
+
+
+def _tell(session: Session, selected: Selected, stored: list[FlagsNow], *, uid: bool) -> None:
+    for now in stored:
+        place = selected.index(now.uid)
+        if place is None:
+            continue
+        selected.silence(now.uid, now.modseq)
+        shown = render.flags(now.flags, recent=selected.is_recent(now.uid))
+        if uid:
+            session.write(b"* %d FETCH (UID %d FLAGS %b)\r\n" % (place + 1, now.uid, shown))
+        else:
+            session.write(b"* %d FETCH (FLAGS %b)\r\n" % (place + 1, shown))
+
+
+def _keep_silent(
+    selected: Selected,
+    stored: list[FlagsNow],
+    before: dict[int, Flags | None],
+    mode: FlagMode,
+    words: frozenset[str],
+) -> None:
+    """The client knows what its own change made; what others changed meanwhile it is told all the same."""
+    untold = selected.untold()
+    expected: dict[Flags, Flags] = {}
+    for now in stored:
+        old = before[now.uid]
+        if old is None or now.uid in untold:
+            continue
+        new = expected.get(old)
+        if new is None:
+            try:
+                new = expected[old] = change_flags(old, mode, words)
+            except LimitExceeded:
+                continue
+        if new == now.flags or set(new) == set(now.flags):
+            selected.silence(now.uid, now.modseq)
+
+
+async def expunge(session: Session, command: c.Expunge) -> Done:
+    """Remove what is \\Deleted; the answers are those of everything that went (RFC 3501 §6.4.3, RFC 4315 §2.1)."""
+    selected = session.writable_folder()
+    session.forbid_keys()
+    uids: list[int] | None = None
+    if command.uids is not None:
+        parts = selected.resolve(command.uids, uid=True)
+        uids = [uid for part in parts for uid in selected.uids[part.start : part.stop]]
+    if uids is None or uids:
+        await session.services.mailboxes.expunge(session.ref, selected.view.id, uids)
+    return Done("EXPUNGE completed")

@@ -1,0 +1,160 @@
+"""`postroom serve`: owns PostgreSQL, runs the server process or several of them, and stops everything in order (B19).
+
+With one process, the server runs here. With N, each is a child of its own that listens on the same ports
+(`SO_REUSEPORT`); a child that dies is started again, and the bundled database is stopped after the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.app import open_core, open_postgres
+from postroom.base import log as base_log
+from postroom.base.secrets import Secrets
+from postroom.base.settings_tree import Settings
+from postroom.blobs.maildir import MaildirStore
+from postroom.db import Database, Migrator
+from postroom.node import Node
+
+log = base_log.get("supervisor")
+
+CHILD_URL: Final = "POSTROOM_CHILD_DATABASE_URL"
+"""How a child learns where the database is that the supervisor runs."""
+RESTART_SECONDS: Final = 1.0
+MAX_QUICK_DEATHS: Final = 5
+KILL_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What `ready` is told: the ports that listen here, and the database's URL."""
+
+    ports: Mapping[str, int]
+    database_url: str
+
+
+Ready = Callable[[Running], None]
+
+
+async def serve(settings: Settings, secrets: Secrets, *, ready: Ready | None = None) -> int:
+    """Run until SIGTERM or SIGINT. The exit code: 0, or 1 when the server failed by itself.
+
+    Raises what starting raises (PostgresLaunchError, MigrationError, DeploymentMismatch, OSError …); everything that
+    was started is stopped first.
+    """
+    stop = stop_on_signals()
+    async with open_postgres(settings) as url:
+        await MaildirStoreSweep(settings).run()
+        if settings.server.processes == 1:
+            return await _serve_here(settings, secrets, url, stop, ready, reuse_port=False)
+        await Migrator(Database(url)).run()
+        if ready is not None:
+            ready(Running({}, url))
+        return await _Children(settings.server.processes, url, settings.server.shutdown_timeout_secs).run(stop)
+
+
+async def serve_child(settings: Settings, secrets: Secrets, url: str) -> int:
+    """One of several processes: as `serve`, with the database that the supervisor runs."""
+    return await _serve_here(settings, secrets, url, stop_on_signals(), None, reuse_port=True)
+
+
+async def _serve_here(
+    settings: Settings, secrets: Secrets, url: str, stop: asyncio.Event, ready: Ready | None, *, reuse_port: bool
+) -> int:
+    async with open_core(settings, secrets, url) as core:
+        node = Node(core, reuse_port=reuse_port)
+        try:
+            await node.start()
+            if ready is not None:
+                ready(Running(node.ports, url))
+            await _first(stop, node.failed)
+            log.info("stopping")
+        finally:
+            await node.drain()
+        return 1 if node.failed.is_set() else 0
+
+
+class MaildirStoreSweep:
+    """Removes what a crash left half written, before anybody writes (mail-server.md E2)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def run(self) -> None:
+        store = MaildirStore(self._settings.server.data_dir)
+        try:
+            await store.sweep(0)
+        finally:
+            await store.close()
+
+
+class _Children:
+    """The processes of a supervisor."""
+
+    def __init__(self, count: int, url: str, patience: float) -> None:
+        self._count = count
+        self._environment = {**os.environ, CHILD_URL: url}
+        self._patience = patience + KILL_SECONDS
+        self._broken = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> int:
+        keepers = [asyncio.create_task(self._keep(stop), name=f"child-{n}") for n in range(self._count)]
+        await _first(stop, self._broken)
+        stop.set()
+        await asyncio.gather(*keepers)
+        return 1 if self._broken.is_set() else 0
+
+    async def _keep(self, stop: asyncio.Event) -> None:
+        """Run one child, again whenever it dies; give up when it never lives."""
+        loop = asyncio.get_running_loop()
+        quick = 0
+        while not stop.is_set():
+            started = loop.time()
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "postroom", *sys.argv[1:], env=self._environment, start_new_session=True
+            )
+            ended = asyncio.create_task(child.wait())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if stop.is_set():
+                await self._end(child, ended)
+                return
+            log.error("server_process_died", code=child.returncode)
+            quick = quick + 1 if loop.time() - started < 10 else 0
+            if quick >= MAX_QUICK_DEATHS:
+                self._broken.set()
+                return
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _end(self, child: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+        if child.returncode is None:
+            child.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(asyncio.shield(ended), self._patience)
+        except TimeoutError:
+            child.kill()
+            await ended
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Wait for any of the events."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()

@@ -1,0 +1,88 @@
+"""A deployment with tenants, and cheap passwords."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from postroom.accounts import (
+    Keys,
+    KeyVerifier,
+    NewTenant,
+    Passwords,
+    People,
+    SignIn,
+    Tenant,
+    Tenants,
+    ensure_deployment,
+)
+from postroom.base.clock import ManualClock
+from postroom.base.ids import IdGenerator
+from postroom.db import Connection, Database
+from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
+
+PEPPER = b"p" * 32
+HASH_KEY = b"h" * 32
+DOMAIN = "agents.example"
+
+
+async def mailbox_rows(conn: Connection, new: NewMailbox) -> None:
+    """What the mailbox department writes, as far as grants and quotas need it."""
+    await conn.execute(
+        "INSERT INTO mailboxes (tenant_id, id, identity_public_id, tenant_public_id, created_at)"
+        " VALUES ($1, $2, $3, $4, $5)",
+        *(new.tenant_id, new.mailbox_id, new.identity_public_id, new.tenant_public_id, new.now),
+    )
+
+
+async def no_events(conn: Connection, announcement: object) -> None:
+    pass
+
+
+@dataclass
+class House:
+    """The use cases on one database."""
+
+    db: Database
+    ids: IdGenerator
+    clock: ManualClock
+    passwords: Passwords
+    changed: list[str] = field(default_factory=list)
+    tenants: Tenants = field(init=False)
+    people: People = field(init=False)
+    keys: Keys = field(init=False)
+    verifier: KeyVerifier = field(init=False)
+    identities: Identities = field(init=False)
+    sign_in: SignIn = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tenants = Tenants(self.db, self.ids, self.clock)
+        self.people = People(self.db, self.ids, self.clock, self.passwords)
+        self.keys = Keys(self.db, self.ids, self.clock, PEPPER)
+        self.verifier = KeyVerifier(self.db, self.clock, PEPPER)
+        self.identities = Identities(
+            self.db, self.ids, self.clock, HASH_KEY, mailbox_rows, no_events, self.changed.append
+        )
+        self.sign_in = SignIn(self.db, self.clock, self.passwords, self.verifier, HASH_KEY)
+
+    async def tenant(self, slug: str, **changes: object) -> Tenant:
+        return await self.tenants.create(NewTenant(slug=slug, name=slug, **changes))  # type: ignore[arg-type]
+
+    async def identity(self, tenant: Tenant, username: str, kind: IdentityKind = IdentityKind.AGENT) -> Identity:
+        made, _ = await self.identities.create(
+            tenant.id, NewIdentity(username=username, display_name=username, kind=kind)
+        )
+        return made
+
+    async def run(self, work: Callable[[Connection], Awaitable[object]]) -> object:
+        async with self.db.acquire() as conn:
+            return await work(conn)
+
+
+@pytest.fixture
+async def house(db: Database, ids: IdGenerator, clock: ManualClock) -> AsyncIterator[House]:
+    await ensure_deployment(db, ids, clock, "store-1", DOMAIN)
+    # A thousandth of the real cost: what is under test is when a hash is made, not how slow it is.
+    passwords = Passwords(threads=2, queue=8, memory_kib=64, time_cost=1)
+    yield House(db, ids, clock, passwords)
+    passwords.close()

@@ -1,0 +1,166 @@
+"""A whole deployment behind the ASGI application: two tenants, mailboxes with delivered mail, keys of every level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from postroom.accounts import Keys, KeyVerifier, Level, NewKey, RateLimiter, Tenant, Tenants
+from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.base.clock import ManualClock
+from postroom.base.ids import IdGenerator
+from postroom.base.settings_tree import Environment
+from postroom.blobs import MaildirStore
+from postroom.db import Connection, Database
+from postroom.directory import Identities, Identity, NewIdentity, NewMailbox
+from postroom.events.identities import IdentityAnnouncer
+from postroom.events.live import LiveHub
+from postroom.inbound.describe import describe
+from postroom.mailbox.ingest import Delivery, Ingest
+from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
+from postroom.mailbox.service import Mailboxes
+from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpServices
+
+PEPPER = b"p" * 32
+HASH_KEY = b"h" * 32
+DOMAIN = "agents.example"
+TRACE = (
+    b"Return-Path: <anna@example.com>\r\n"
+    b"Received: from mx.example.com by mx.agents.example; Tue, 01 Jan 2030 00:00:00 +0000\r\n"
+)
+
+
+class NoHints:
+    """There is one node."""
+
+    def hint(self, channel: str, key: str, value: int) -> None:
+        pass
+
+
+def simple_mail(subject: str = "Hello", text: str = "Hello there.", **headers: str) -> bytes:
+    """A plain message in wire form."""
+    fields = {"From": "Anna Example <anna@example.com>", "To": "box@agents.example", "Subject": subject, **headers}
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    return f"{head}\r\n{text}\r\n".encode()
+
+
+@dataclass
+class World:
+    """The deployment. `client` calls the application without a socket."""
+
+    db: Database
+    clock: ManualClock
+    ids: IdGenerator
+    blobs: MaildirStore
+    hub: LiveHub
+    mailboxes: Mailboxes
+    ingest: Ingest
+    tenants: Tenants
+    identities: Identities
+    keys: Keys
+    app: HttpApp
+    client: httpx.AsyncClient
+    tenant: Tenant = field(init=False)
+    box: Identity = field(init=False)
+    other_tenant: Tenant = field(init=False)
+    other_box: Identity = field(init=False)
+    platform: dict[str, str] = field(init=False)
+    key: dict[str, str] = field(init=False)
+    other_key: dict[str, str] = field(init=False)
+
+    @property
+    def ref(self) -> MailboxRef:
+        return MailboxRef(self.box.tenant_id, self.box.id)
+
+    async def new_identity(self, tenant: Tenant, username: str) -> Identity:
+        made, _ = await self.identities.create(tenant.id, NewIdentity(username=username, display_name=username.title()))
+        return made
+
+    async def new_key(
+        self,
+        level: Level,
+        permissions: Sequence[str] | None = None,
+        *,
+        tenant: Tenant | None = None,
+        identity: Identity | None = None,
+    ) -> dict[str, str]:
+        """Headers that carry a new key; with every permission that the level can hold unless told otherwise."""
+        if permissions is None:
+            permissions = sorted(MAY_HOLD[level] - OWNER_ONLY)
+        tenant_id = tenant.id if tenant else identity.tenant_id if identity else None
+        new = NewKey("a key", level, tuple(permissions), tenant_id, identity.id if identity else None)
+        _, text = await self.keys.create(None, new)
+        return {"authorization": f"Bearer {text}"}
+
+    async def deliver(
+        self, original: bytes, *, to: Identity | None = None, direction: Direction = Direction.INBOUND
+    ) -> Appended:
+        """A message as the MX would store it."""
+        box = to or self.box
+        content = describe(TRACE, original, self.clock.now())
+        message_id = self.ids.new("msg_")
+        message = NewMessage(
+            id=message_id,
+            mailbox=MailboxRef(box.tenant_id, box.id),
+            source=Source.MX if direction is Direction.INBOUND else Source.APPEND,
+            direction=direction,
+            blob_key=f"t/{box.tenant_public_id}/i/{box.public_id}/m/{message_id}/raw.eml",
+            content=content,
+            thread_id=self.ids.new("thr_"),
+            event_id=self.ids.new("evt_"),
+            attachment_ids=tuple(self.ids.new("att_") for _ in content.attachments),
+            received_at=self.clock.now(),
+            internal_date=self.clock.now().replace(microsecond=0),
+            delivered_to=box.primary.address,
+        )
+        outcome = await self.ingest.deliver(Delivery((TRACE, original), (message,)))
+        assert isinstance(outcome, tuple), outcome
+        self.clock.advance(1)
+        return outcome[0]
+
+    def at(self, path: str = "") -> str:
+        """A path below the first tenant's mailbox."""
+        return f"/v1/identities/{self.box.public_id}{path}"
+
+    async def get(self, path: str, headers: dict[str, str] | None = None, **params: Any) -> httpx.Response:
+        return await self.client.get(path, headers=self.key if headers is None else headers, params=params or None)
+
+    async def patch(self, path: str, body: Any, headers: dict[str, str] | None = None) -> httpx.Response:
+        return await self.client.patch(path, headers=self.key if headers is None else headers, json=body)
+
+
+async def ready() -> None:
+    pass
+
+
+def services_of(
+    db: Database, clock: ManualClock, ids: IdGenerator, blobs: MaildirStore, hub: LiveHub, mailboxes: Mailboxes
+) -> HttpServices:
+    async def mailbox_rows(conn: Connection, new: NewMailbox) -> None:
+        await mailboxes.create_mailbox_rows(
+            conn,
+            MailboxRef(new.tenant_id, new.mailbox_id),
+            identity_id=new.identity_public_id,
+            tenant_id=new.tenant_public_id,
+        )
+
+    return HttpServices(
+        database=db,
+        blobs=blobs,
+        clock=clock,
+        ids=ids,
+        verifier=KeyVerifier(db, clock, PEPPER),
+        keys=Keys(db, ids, clock, PEPPER),
+        rates=RateLimiter(clock),
+        tenants=Tenants(db, ids, clock),
+        identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
+        mailboxes=mailboxes,
+        live=hub,
+        cursor_keys=CursorKeys(CursorKey("k1", b"c" * 32)),
+        about=About("0.1.0", "abcdef0", Environment.LOCAL),
+        store_ready=ready,
+        migrated=ready,
+    )
