@@ -24,7 +24,7 @@ from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import Settings
 from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
-from postroom.directory.models import IdentityKind, NewMailbox
+from postroom.directory.models import Announce, IdentityKind, NewMailbox
 from postroom.directory.service.identities import Identities
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
@@ -61,6 +61,9 @@ class Core:
     verifier: KeyVerifier
     identities: Identities
     mailboxes: Mailboxes
+    announce: Announce
+    directory_changed: Callable[[str], None]
+    """Tells every process what its directory is to forget."""
 
 
 def pool_size(settings: Settings, *, bundled: bool) -> int:
@@ -108,6 +111,7 @@ async def open_core(
             min_size=min(settings.database.min_connections, settings.database.max_connections),
             max_size=pool_size(settings, bundled=not settings.database.url),
             acquire_timeout=settings.database.acquire_timeout_secs,
+            application_name=f"postroom {settings.server.node_id}",
         )
         if migrate:
             await Migrator(database).run()
@@ -134,14 +138,19 @@ async def open_core(
         passwords = Passwords()
         stack.callback(passwords.close)
         verifier = KeyVerifier(database, clock, secrets.key_pepper)
+        announce = IdentityAnnouncer(ids)
+
+        def directory_changed(what: str) -> None:
+            notifier.hint(DIRECTORY_CHANNEL, what)
+
         identities = Identities(
             database,
             ids,
             clock,
             secrets.hash_key,
             _mailbox_factory(mailboxes, settings.limits.mailbox_quota),
-            IdentityAnnouncer(ids),
-            lambda what: notifier.hint(DIRECTORY_CHANNEL, what),
+            announce,
+            directory_changed,
         )
         yield Core(
             settings=settings,
@@ -159,6 +168,8 @@ async def open_core(
             verifier=verifier,
             identities=identities,
             mailboxes=mailboxes,
+            announce=announce,
+            directory_changed=directory_changed,
         )
 
 

@@ -20,10 +20,12 @@ from postroom.base.settings_tree import Role
 from postroom.blobs.store import StorageError
 from postroom.db import DatabaseUnavailable, Listener, Migrator
 from postroom.db.statistics import analyze_grown
+from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Recipient
 from postroom.directory.models import Refusal as DirectoryRefusal
 from postroom.directory.resolver import Directory
+from postroom.directory.service.addresses import Addresses
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.parsing import Parser
@@ -47,6 +49,7 @@ from postroom.worker import Periodic, Worker
 log = base_log.get("node")
 
 UPKEEP_SECONDS: Final = 1.0
+LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
 
@@ -78,6 +81,9 @@ class Node:
         self.ingest = Ingest(core.database, core.blobs, core.clock, committed=self._committed)
         self.directory = Directory(core.database, core.clock, core.settings.platform_domain)
         self.local_domains = LocalDomains(core.database, core.clock)
+        self.addresses = Addresses(
+            core.database, core.ids, core.clock, core.secrets.hash_key, core.announce, core.directory_changed
+        )
         self.rates = RateLimiter(core.clock)
         self.policy = ThrottlePolicy(failures=limits.max_failed_logins, seconds=int(limits.login_lockout_secs))
         self.failed = asyncio.Event()
@@ -297,7 +303,15 @@ class Node:
             except StorageError as error:
                 log.warning("staging_not_swept", reason=error.reason)
 
+        async def links() -> None:
+            await refresh_links(core)
+
+        async def retirements() -> None:
+            await self.addresses.retire_due()
+
         return [
+            Periodic("address_links", timedelta(seconds=30), links),
+            Periodic("retire_addresses", timedelta(minutes=1), retirements),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
             Periodic("prune_events", timedelta(minutes=10), events),
@@ -313,6 +327,18 @@ class Node:
         if not task.cancelled():
             log.error("background_work_ended", work=task.get_name(), error=type(task.exception()).__name__)
             self.failed.set()
+
+
+async def refresh_links(core: Core) -> None:
+    """Let `mail/by-address` follow what the directory changed within the last hour (B5)."""
+    async for link in changed_since(core.database, core.clock.now() - LINKS_WINDOW):
+        try:
+            if link.receives:
+                await core.blobs.link_address(link.domain, link.local, link.tenant, link.identity)
+            else:
+                await core.blobs.unlink_address(link.domain, link.local)
+        except StorageError as error:
+            log.warning("address_link_failed", reason=error.reason)
 
 
 def cursor_secret(master_key: bytes) -> bytes:

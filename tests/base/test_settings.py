@@ -32,12 +32,7 @@ def test_defaults() -> None:
     assert settings.server.hostname == "mx.agents.example"
     assert settings.console_host == settings.api_host == "api.example.com"
     assert settings.server.roles == frozenset(Role)
-    assert (settings.smtp.port, settings.smtp.submission_port, settings.imap.port, settings.api.port) == (
-        25,
-        587,
-        143,
-        8080,
-    )
+    assert (settings.smtp.port, settings.imap.imaps_port, settings.imap.port, settings.api.port) == (25, 0, 143, 8080)
     assert settings.limits.max_message_size == 26_214_400
     assert settings.limits.max_connections_per_ip == 50
     assert settings.tls.cert_path is None
@@ -47,16 +42,14 @@ def test_defaults() -> None:
 @pytest.mark.covers("D13", "H1")
 def test_precedence(tmp_path: Path) -> None:
     toml = tmp_path / "postroom.toml"
-    toml.write_text(
-        'platform_domain = "file.example"\n[smtp]\nport = 1025\nsubmission_port = 1587\nsmtps_port = 1465\n'
-    )
+    toml.write_text('platform_domain = "file.example"\n[smtp]\nport = 1025\n[imap]\nport = 1587\nimaps_port = 1465\n')
     settings = load(
-        {"smtp.smtps_port": 3465, "smtp.port": None},
-        {"POSTROOM_API_HOST": "api.example.com", "POSTROOM_SMTP_SUBMISSION_PORT": "2587"},
+        {"imap.imaps_port": 3465, "smtp.port": None},
+        {"POSTROOM_API_HOST": "api.example.com", "POSTROOM_IMAP_PORT": "2587"},
         toml,
     )
     assert settings.platform_domain == "file.example"
-    assert (settings.smtp.port, settings.smtp.submission_port, settings.smtp.smtps_port) == (1025, 2587, 3465)
+    assert (settings.smtp.port, settings.imap.port, settings.imap.imaps_port) == (1025, 2587, 3465)
 
 
 @pytest.mark.covers("D13", "H1")
@@ -70,13 +63,11 @@ def test_precedence(tmp_path: Path) -> None:
         ("POSTROOM_DATA_DIR", "/srv/mail", lambda s: s.server.data_dir == Path("/srv/mail")),
         ("POSTROOM_ROLES", "smtp, worker", lambda s: s.server.roles == {Role.SMTP, Role.WORKER}),
         ("POSTROOM_ROLES", "all", lambda s: s.server.roles == frozenset(Role)),
-        ("POSTROOM_BLOB_STORE", "maildir", lambda s: s.storage.backend == "local"),
         ("POSTROOM_MAX_MESSAGE_BYTES", "30000000", lambda s: s.limits.max_message_size == 30_000_000),
         ("POSTROOM_LOG_LEVEL", "DEBUG", lambda s: s.server.log_level == "debug"),
         ("POSTROOM_MX_HOSTS", '["b.example", "a.example"]', lambda s: s.mx_hosts == ("b.example", "a.example")),
         ("POSTROOM_MX_HOSTS", "b.example,a.example", lambda s: s.server.hostname == "b.example"),
         ("POSTROOM__API__HOST", "127.0.0.1", lambda s: (s.api.host, s.api_host) == ("127.0.0.1", "api.example.com")),
-        ("POSTROOM_TRUSTED_PROXIES", "10.0.0.0/8,::1/128", lambda s: len(s.api.trusted_proxies) == 2),
         ("POSTROOM_ALLOW_PLAINTEXT_AUTH", "never", lambda s: s.allow_plaintext_auth is PlaintextAuth.NEVER),
         ("POSTROOM_PLATFORM_DOMAIN", "Agents.Example.", lambda s: s.platform_domain == "agents.example"),
     ],
@@ -105,7 +96,7 @@ def test_every_name_leads_to_a_key_and_loading_ignores_the_process_environment(m
 
 def test_all_problems_come_at_once_with_key_source_and_want(tmp_path: Path) -> None:
     toml = tmp_path / "postroom.toml"
-    toml.write_text('key_pepper = "x"\n[imap]\nprot = 1\n[queue]\nworkers = 0\n')
+    toml.write_text('key_pepper = "x"\n[imap]\nprot = 1\n[storage]\nread_threads = 0\n')
     found = problems(
         {"api.port": 70000},
         toml,
@@ -118,7 +109,7 @@ def test_all_problems_come_at_once_with_key_source_and_want(tmp_path: Path) -> N
     for key, source in [
         ("key_pepper", str(toml)),
         ("imap.prot", str(toml)),
-        ("queue.workers", str(toml)),
+        ("storage.read_threads", str(toml)),
         ("api.port", "the command line"),
         ("smtp.port", "POSTROOM_SMTP_PORT"),
         ("database.url", "POSTROOM_DATABASE_URL"),
@@ -135,17 +126,15 @@ def test_all_problems_come_at_once_with_key_source_and_want(tmp_path: Path) -> N
     ("environ", "words"),
     [
         ({"POSTROOM_SMTP_PORT": "0"}, "smtp.port: 0 is refused"),
-        ({"POSTROOM_IMAP_PORT": "587"}, "smtp.submission_port, imap.port"),
+        ({"POSTROOM_IMAP_PORT": "25"}, "smtp.port, imap.port"),
         ({"POSTROOM_HOSTNAME": "not_a_name"}, "server.hostname"),
         ({"POSTROOM_HOSTNAME": "-a.example"}, "server.hostname"),
-        ({"POSTROOM_LIMITS_MAX_ATTACHMENT_SIZE": "30000000"}, "limits.max_attachment_size"),
         ({"POSTROOM_LIMITS_MAX_CONNECTIONS_PER_IP": "2000"}, "limits.max_connections_per_ip"),
-        ({"POSTROOM_LIMITS_MAX_MIME_DEPTH": "101"}, "limits.max_mime_depth"),
         ({"POSTROOM_LIMITS_MAX_MESSAGE_SIZE": "0"}, "limits.max_message_size"),
         ({"POSTROOM_DATABASE_MIN_CONNECTIONS": "21"}, "database.min_connections"),
         ({"POSTROOM_TLS_CERT": "/c.pem"}, "tls.cert_path, tls.key_path"),
         ({"POSTROOM_ROLES": ""}, "server.roles"),
-        ({"POSTROOM_QUEUE_POLL_INTERVAL_SECS": "nan"}, "queue.poll_interval_secs"),
+        ({"POSTROOM_IMAP_IDLE_TIMEOUT_SECS": "nan"}, "imap.idle_timeout_secs"),
     ],
 )
 def test_cross_checks(environ: dict[str, str], words: str) -> None:

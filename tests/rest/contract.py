@@ -54,12 +54,12 @@ def _definitions() -> dict[str, Any]:
     return found
 
 
-_formats = FormatChecker(["email"])
-
-
-@_formats.checks("date-time")
 def _is_time(value: object) -> bool:
     return not isinstance(value, str) or datetime.fromisoformat(value).tzinfo is not None
+
+
+_formats = FormatChecker(["email"])
+_formats.checks("date-time")(_is_time)
 
 
 @cache

@@ -123,8 +123,10 @@ async def test_a_forwarded_message(world: World) -> None:
 async def test_declared_types_that_would_break_a_header(world: World) -> None:
     mail = (
         b"From: a@example.com\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
-        b'--b\r\nContent-Type: text/plain; charset="utf-8\r\n\tX: y"\r\nContent-Disposition: attachment; filename=a\r\n\r\nx\r\n'
-        b"--b\r\nContent-Type: we=ird/ty,pe\r\nContent-Disposition: attachment; filename*=utf-8''%0D%0AX%3A%20y\r\n\r\nx\r\n"
+        b'--b\r\nContent-Type: text/plain; charset="utf-8\r\n\tX: y"\r\n'
+        b"Content-Disposition: attachment; filename=a\r\n\r\nx\r\n"
+        b"--b\r\nContent-Type: we=ird/ty,pe\r\n"
+        b"Content-Disposition: attachment; filename*=utf-8''%0D%0AX%3A%20y\r\n\r\nx\r\n"
         b"--b--\r\n"
     )
     one = await world.deliver(mail)

@@ -24,7 +24,7 @@ async def all_pages(world: World, path: str, limit: int, **params: Any) -> list[
     found: list[str] = []
     cursor = None
     while True:
-        more = {} if cursor is None else {"cursor": cursor}
+        more: dict[str, str] = {} if cursor is None else {"cursor": cursor}
         body = (await world.get(path, limit=limit, **params, **more)).json()
         assert len(body["data"]) <= limit
         found += [item["id"] for item in body["data"]]

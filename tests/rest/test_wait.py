@@ -89,6 +89,7 @@ async def test_filters(world: World) -> None:
     }
     await until(lambda: len(world.hub._watches.get(world.ref.mailbox_id, ())) == len(waits))
     await watched(world)
+    world.clock.advance(1)
     stranger = await world.deliver(
         simple_mail("Re: Question", "mine", In_Reply_To="<q@agents.example>", From="Eve <eve@evil.example>")
     )

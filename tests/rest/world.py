@@ -36,7 +36,7 @@ TRACE = (
 class NoHints:
     """There is one node."""
 
-    def hint(self, channel: str, key: str, value: int) -> None:
+    def hint(self, channel: str, key: int | str, value: int = 0) -> None:
         pass
 
 
@@ -125,7 +125,7 @@ class World:
         """A path below the first tenant's mailbox."""
         return f"/v1/identities/{self.box.public_id}{path}"
 
-    async def get(self, path: str, headers: dict[str, str] | None = None, **params: Any) -> httpx.Response:
+    async def get(self, path: str, headers: dict[str, str] | None = None, /, **params: Any) -> httpx.Response:
         return await self.client.get(path, headers=self.key if headers is None else headers, params=params or None)
 
     async def patch(self, path: str, body: Any, headers: dict[str, str] | None = None) -> httpx.Response:

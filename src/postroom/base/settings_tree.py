@@ -8,7 +8,6 @@ they have a module of their own. A key appears here when the program uses it.
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -60,10 +59,6 @@ class LogLevel(StrEnum):
     CRITICAL = "critical"
 
 
-class StorageBackend(StrEnum):
-    LOCAL = "local"
-
-
 class TlsVersion(StrEnum):
     TLS_1_2 = "1.2"
     TLS_1_3 = "1.3"
@@ -98,11 +93,6 @@ def _roles(value: object) -> object:
     return parts
 
 
-def _backend(value: object) -> object:
-    # The same setting is called `maildir` in POSTROOM_BLOB_STORE (cli-config-ops B2).
-    return "local" if value == "maildir" else value
-
-
 def _level(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -126,7 +116,7 @@ class ServerSettings(_Section):
     data_dir: Path = Path("postroom-data")
     roles: Annotated[frozenset[Role], BeforeValidator(_roles)] = frozenset(Role)
     node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "node"
-    """Names this node in logs and claims; the machine's host name unless set."""
+    """Names this node to the database; the machine's host name unless set."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
     shutdown_timeout_secs: Seconds = 30.0
     strict_config: bool = True
@@ -142,7 +132,6 @@ class DatabaseSettings(_Section):
     min_connections: Annotated[int, Field(ge=0, le=1000)] = 2
     acquire_timeout_secs: Seconds = 10.0
     idle_timeout_secs: Seconds = 600.0
-    max_lifetime_secs: Seconds = 1800.0
     run_migrations: bool = True
 
 
@@ -152,17 +141,12 @@ class SmtpSettings(_Section):
     enabled: bool = True
     host: str = ""
     port: Port = 25
-    submission_port: Port = 587
-    smtps_port: Port = 0
     banner: Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")] = ""
     helo_required: bool = True
-    require_auth_on_submission: bool = True
-    auth_on_mx: bool = True
     advertise_size: bool = True
     advertise_extensions: bool = True
     command_timeout_secs: Seconds = 300.0
     data_timeout_secs: Seconds = 600.0
-    add_received_header: bool = True
 
 
 class ImapSettings(_Section):
@@ -185,8 +169,6 @@ class ApiSettings(_Section):
     host: str = ""
     port: Port = 8080
     tls_port: Port = 0
-    public_url: Annotated[str, Field(pattern=r"^(https?://[^\s/]+)?$")] = ""
-    trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_split)] = ()
 
 
 class TlsSettings(_Section):
@@ -200,7 +182,6 @@ class TlsSettings(_Section):
 class StorageSettings(_Section):
     """Message bytes. The threads are per process; see `MaildirStore`."""
 
-    backend: Annotated[StorageBackend, BeforeValidator(_backend)] = StorageBackend.LOCAL
     fsync_on_write: bool = True
     write_threads: Annotated[int, Field(ge=1, le=64)] = 2
     read_threads: Annotated[int, Field(ge=1, le=64)] = 4
@@ -217,25 +198,10 @@ class LimitSettings(_Section):
     """Addresses of this machine itself are exempt."""
     smtp_rate_limit: Count = 100
     """Unproductive commands per minute and address before authentication."""
-    submission_rate_limit: Count = 50
-    """Messages per hour and account."""
-    daily_send_limit: Count = 500
     mailbox_quota: Bytes = 1_073_741_824
-    max_mime_depth: Annotated[int, Field(ge=1, le=100)] = 32
-    max_mime_parts: Annotated[int, Field(ge=1, le=10_000)] = 500
-    max_attachments: Annotated[int, Field(ge=1, le=10_000)] = 50
-    max_attachment_size: Bytes = 26_214_400
-    max_request_size: Bytes = 26_214_400
     idle_timeout_secs: Seconds = 300.0
     max_failed_logins: Count = 10
     login_lockout_secs: Seconds = 900.0
-
-
-class QueueSettings(_Section):
-    """The worker: claims of due rows."""
-
-    workers: Annotated[int, Field(ge=1, le=256)] = 4
-    poll_interval_secs: Seconds = 10.0
 
 
 class Settings(_Section):
@@ -255,7 +221,6 @@ class Settings(_Section):
     tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
-    queue: QueueSettings = QueueSettings()
     ignored_environment: tuple[str, ...] = ()
     """Names of variables that look like ours and mean nothing to us, for the log and doctor to tell."""
 
@@ -303,8 +268,6 @@ def cross_checks(settings: Settings) -> Iterator[str]:
     """What is wrong between settings that are each well-formed (mail-server A1, A7, G1)."""
     yield from _port_checks(settings)
     limits, database, tls = settings.limits, settings.database, settings.tls
-    if limits.max_attachment_size > limits.max_message_size:
-        yield "limits.max_attachment_size: wants at most limits.max_message_size"
     if limits.max_connections_per_ip > limits.max_connections:
         yield "limits.max_connections_per_ip: wants at most limits.max_connections"
     if database.min_connections > database.max_connections:
@@ -319,8 +282,6 @@ def _port_checks(settings: Settings) -> Iterator[str]:
         yield "smtp.port: 0 is refused; to receive no mail set smtp.enabled = false"
     listeners = [
         ("smtp.port", smtp.enabled, smtp.port),
-        ("smtp.submission_port", smtp.enabled, smtp.submission_port),
-        ("smtp.smtps_port", smtp.enabled, smtp.smtps_port),
         ("imap.port", imap.enabled, imap.port),
         ("imap.imaps_port", imap.enabled, imap.imaps_port),
         ("api.port", api.enabled, api.port),

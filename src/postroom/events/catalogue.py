@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from postroom.mailbox.models import Mailpoint, NewMessage, Placed, RecipientKind
+from postroom.mailbox.rules import labels
 
 API_VERSION: Final = "2026-10-01"
 DEFAULT_TEXT_BYTES: Final = 16_384
@@ -25,7 +26,25 @@ TRUST_FLAGS: Final = frozenset(
         "shared_domain_sender",
     }
 )
-"""Facts that the interfaces show as `trust.flags`; the rest are message `flags`."""
+"""Facts that the interfaces show as `trust.flags`."""
+
+MESSAGE_FLAGS: Final = frozenset(
+    {
+        "sent_via_fallback",
+        "parse_degraded",
+        "encrypted",
+        "message_id_conflict",
+        "reprocessed",
+        "reconciled",
+        "bcc",
+        "loopback",
+        "body_truncated",
+        "sender_suppressed",
+        "body_redacted",
+        "dsn_untrusted",
+    }
+)
+"""Facts that the interfaces show as a message's `flags`; what is in neither set is ours alone."""
 
 MESSAGE_RECEIVED: Final = "message.received"
 IDENTITY_CREATED: Final = "identity.created"
@@ -122,18 +141,18 @@ def _summary(message: NewMessage, placed: Placed) -> dict[str, Any]:
         "thread_id": placed.thread_id,
         "direction": message.direction.value,
         "status": "received",
-        "from": _point(content.sender) if content.sender else None,
-        "to": [_point(p) for kind, p in content.recipients if kind is RecipientKind.TO],
-        "cc": [_point(p) for kind, p in content.recipients if kind is RecipientKind.CC],
+        "from": _point(content.sender) if content.sender and content.sender.address else None,
+        "to": [_point(p) for kind, p in content.recipients if kind is RecipientKind.TO and p.address],
+        "cc": [_point(p) for kind, p in content.recipients if kind is RecipientKind.CC and p.address],
         "delivered_to": message.delivered_to,
         "is_primary_recipient": message.is_primary_recipient,
         "subject": content.subject,
         "sent_at": timestamp(content.sent_at),
         "received_at": timestamp(message.received_at),
         "kind": content.kind,
-        "labels": [flag for flag in message.flags if not flag.startswith("$")],
+        "labels": list(labels(message.flags)),
         "in_reply_to": content.in_reply_to,
-        "flags": [fact for fact in placed.facts if fact not in TRUST_FLAGS],
+        "flags": [fact for fact in placed.facts if fact in MESSAGE_FLAGS],
     }
 
 

@@ -271,12 +271,15 @@ class _Batch:
         folder = self.folders[(m.mailbox.mailbox_id, m.folder)]
         thread, stranger = self.thread_for(m, box)
         facts = list(m.content.facts)
+        if m.is_bcc:
+            facts.append("bcc")
         if stranger:
             facts.append("thread_join_unverified")
         same_id = self.by_rfc_id.get((m.mailbox.mailbox_id, m.content.rfc_message_id), ())
-        if m.source is Source.MX and any(other.source == Source.MX for other in same_id):
+        rivals = [other for other in same_id if other.source == Source.MX] if m.source is Source.MX else ()
+        if rivals:
             facts.append("message_id_conflict")
-            for other in same_id:
+            for other in rivals:
                 self._mark_conflict(m.mailbox.tenant_id, other)
 
         uid = folder.uid_next

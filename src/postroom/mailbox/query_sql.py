@@ -40,7 +40,8 @@ MESSAGE_SUBJECT: Final = " AND strpos(lower(m.subject), lower(?)) > 0"
 # In a thread that held something of ours before, and nobody doubts that it belongs there (C9).
 MESSAGE_IS_REPLY: Final = (
     " AND NOT 'thread_join_unverified' = ANY (m.facts) AND EXISTS (SELECT FROM messages o"
-    " WHERE o.tenant_id = $1 AND o.mailbox_id = $2 AND o.thread_seq = m.thread_seq AND o.direction = 'outbound' AND o.id < m.id)"
+    " WHERE o.tenant_id = $1 AND o.mailbox_id = $2 AND o.thread_seq = m.thread_seq"
+    " AND o.direction = 'outbound' AND o.id < m.id)"
 )
 
 THREADS_ALL: Final = ""
@@ -50,14 +51,15 @@ THREAD_ARCHIVED: Final = " AND t.archived = ?"
 THREAD_UNREAD: Final = " AND t.unread_count > 0"
 THREAD_READ: Final = " AND t.unread_count = 0"
 THREAD_DIRECTION: Final = " AND n.direction = ?"
-THREAD_LABEL: Final = """ AND EXISTS (
-    SELECT FROM messages m
+# As a value rather than EXISTS, which the planner may turn into a join over all messages of the mailbox.
+THREAD_LABEL: Final = """ AND (
+    SELECT true FROM messages m
     JOIN LATERAL (
       SELECT p.flags FROM placements p WHERE p.tenant_id = m.tenant_id AND p.message_id = m.id
       ORDER BY p.saved_at, p.folder_id, p.uid LIMIT 1
     ) p ON true
     WHERE m.tenant_id = t.tenant_id AND m.mailbox_id = t.mailbox_id AND m.thread_seq = t.seq
-      AND ?::text = ANY (p.flags))"""
+      AND ?::text = ANY (p.flags) LIMIT 1)"""
 
 _MESSAGES: Final = """
 SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS identity_id, m.direction, m.status,
@@ -83,8 +85,8 @@ LEFT JOIN message_texts x ON x.tenant_id = m.tenant_id AND x.message_id = m.id
 
 _THREADS: Final = """
 SELECT t.seq, t.public_id, t.subject, t.participants_json, t.message_count, t.unread_count, t.first_at, t.last_at,
-       t.last_inbound_at, t.last_outbound_at, t.reply_from_address, t.archived, t.direction AS last_direction, t.snippet,
-       l.flags
+       t.last_inbound_at, t.last_outbound_at, t.reply_from_address, t.archived, t.direction AS last_direction,
+       t.snippet, l.flags
 FROM (
   SELECT t.*, n.direction, n.snippet FROM threads t
   JOIN LATERAL (

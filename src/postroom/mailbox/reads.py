@@ -98,7 +98,7 @@ class FetchRow:
 
 @dataclass(frozen=True, slots=True)
 class MailboxState:
-    """Where a mailbox stands: its counter, the end of its log, and its bytes against its quota (None or 0: no limit)."""
+    """Where a mailbox stands: its counter, the end of its log, its bytes and its quota (None or 0: no limit)."""
 
     modseq: int
     seq: int

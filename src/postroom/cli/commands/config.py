@@ -6,7 +6,7 @@ import typer
 
 from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
 
-app = typer.Typer(no_args_is_help=True, help="The server's configuration.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The server's configuration.")
 
 
 @app.command()

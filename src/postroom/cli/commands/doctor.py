@@ -13,7 +13,7 @@ from postroom.cli.failures import Exit
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
 from postroom.cli.output import Mode, cell
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _MARKS = {Status.PASS: "✓ pass", Status.WARN: "! warn", Status.FAIL: "✗ fail", Status.SKIP: "- skip"}
 

@@ -14,7 +14,7 @@ import typer
 from postroom.cli.failures import CliError, Exit, usage
 from postroom.cli.invocation import Json, Quiet, invocation
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 MAX_ANSWER: Final = 64 * 1024

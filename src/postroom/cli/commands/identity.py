@@ -22,7 +22,7 @@ from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
 from postroom.cli.reach import run
 from postroom.directory.models import IdentityKind, NewIdentity
 
-app = typer.Typer(no_args_is_help=True, help="Identities: an address and a mailbox each.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Identities: an address and a mailbox each.")
 
 
 @app.command()

@@ -27,7 +27,7 @@ from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
 
-app = typer.Typer(no_args_is_help=True, help="API keys.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="API keys.")
 
 ALL: Final = "all"
 _LEVELS: Final = tuple(level.value for level in Level if level in OFFERED_LEVELS)

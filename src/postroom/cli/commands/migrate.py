@@ -12,7 +12,7 @@ from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, in
 from postroom.cli.reach import is_set_up, reach
 from postroom.db import ConnectionTarget, Migration, Migrator
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

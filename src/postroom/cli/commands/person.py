@@ -29,7 +29,7 @@ from postroom.cli.reach import run
 from postroom.directory.models import IdentityKind, NewIdentity
 from postroom.directory.usernames import class_of, validate_username
 
-app = typer.Typer(no_args_is_help=True, help="People, who sign in with a password.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="People, who sign in with a password.")
 
 PasswordStdin = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")

@@ -18,7 +18,7 @@ from postroom.db import ClaimQueue
 from postroom.mailbox import words
 from postroom.worker import SCHEDULES
 
-app = typer.Typer(no_args_is_help=True, help="Work that is waiting, and work that was given up.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that is waiting, and work that was given up.")
 
 QUEUES: Final[Mapping[str, ClaimQueue]] = MappingProxyType({"words": words.QUEUE, "schedules": SCHEDULES})
 """Name → the claimed rows. `words` is the text index, `schedules` the periodic work."""

@@ -17,7 +17,7 @@ from postroom.cli.reach import take_commands_lock
 from postroom.supervisor import CHILD_URL, Running, serve_child
 from postroom.supervisor import serve as supervise
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 log = base_log.get("serve")
 
 

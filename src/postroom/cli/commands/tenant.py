@@ -14,7 +14,7 @@ from postroom.cli.failures import usage
 from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
 from postroom.cli.reach import run
 
-app = typer.Typer(no_args_is_help=True, help="Tenants: the workspaces that identities belong to.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tenants: the workspaces that identities belong to.")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from postroom import __version__
 from postroom.cli.invocation import Json, Quiet, invocation
 from postroom.db.migrate import packaged_migrations
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -205,7 +205,7 @@ class _Fetcher:
 
     def _flag_column(self, uids: Sequence[int], flags: Sequence[Flags | None]) -> list[bytes]:
         shown = self._shown
-        column = [shown[words] for words in flags]  # type: ignore[index]
+        column = [shown[words] for words in flags]
         selected = self._selected
         if selected.recent and uids:
             for place, uid in enumerate(uids):

@@ -105,13 +105,13 @@ class FolderView:
 
         Raises `FolderGone`, and what the database raises. Callers at the same time share one reading.
         """
-        if not (self.stale or force or self.gone):
+        if not (self.stale or force or self.gone or self._lock.locked()):
             return
         ticket = self._rounds
         async with self._lock:
             if self.gone:
                 raise FolderGone
-            if not self.stale and self._rounds > ticket:
+            if not self.stale and (not force or self._rounds > ticket):
                 return
             self._rounds += 1
             self.stale = False

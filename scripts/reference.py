@@ -1,0 +1,124 @@
+"""Writes docs/reference/ from the code: settings, error codes, REST routes. `--check` says whether it is up to date."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+from pydantic import BaseModel
+
+from postroom import __version__
+from postroom.base.errors import ERRORS
+from postroom.base.settings import environment_names
+from postroom.base.settings_tree import SECTIONS, TOP_LEVEL, Environment, Settings
+from postroom.servers.http.app import create_http
+from postroom.servers.http.services import About, HttpServices
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference"
+NOTE = "<!-- Made by scripts/reference.py; edit the code, then run it again. -->\n"
+
+
+def settings_page() -> Iterator[str]:
+    """Every key with its default, its variable and the sentence beside it in the code."""
+    yield "# Settings\n"
+    yield NOTE
+    yield (
+        "Built-in defaults < `postroom.toml` < environment < command line. A malformed value stops the start and names "
+        "the key. Secrets (`POSTROOM_MASTER_KEY`, `POSTROOM_KEY_PEPPER`, `POSTROOM_HASH_KEY`: 32 bytes, base64) come "
+        "from the environment, from the file that `<NAME>_FILE` names, or from `secrets.toml` in the data directory, "
+        "where they are made at the first start.\n"
+    )
+    names: dict[str, list[str]] = {}
+    for variable, key in environment_names().items():
+        names.setdefault(key, []).append(variable)
+    yield from _table("Top level", Settings, "", TOP_LEVEL, names)
+    for section, model in SECTIONS.items():
+        yield from _table(f"`[{section}]`", model, f"{section}.", tuple(model.model_fields), names)
+
+
+def _table(
+    title: str, model: type[BaseModel], prefix: str, keys: tuple[str, ...], names: dict[str, list[str]]
+) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    if prefix and model.__doc__:
+        yield f"{inspect.cleandoc(model.__doc__)}\n"
+    yield "| key | default | environment | meaning |"
+    yield "| --- | --- | --- | --- |"
+    said = _sentences(model)
+    for key in keys:
+        variables = ", ".join(f"`{name}`" for name in sorted(names.get(prefix + key, ()), key=len)[:2])
+        yield f"| `{key}` | {_default(model, key)} | {variables} | {said.get(key, '')} |"
+
+
+def _default(model: type[BaseModel], key: str) -> str:
+    field = model.model_fields[key]
+    if field.is_required():
+        return "required"
+    value: Any = field.default
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, frozenset):
+        value = "all" if len(value) > 1 else ", ".join(sorted(value))
+    return f"`{value}`" if value not in ("", None, ()) else ""
+
+
+def _sentences(model: type[BaseModel]) -> dict[str, str]:
+    """The docstring under a field, if it has one."""
+    found = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(model), re.MULTILINE | re.DOTALL)
+    return {key: " ".join(text.split()) for key, text in found}
+
+
+def errors_page() -> Iterator[str]:
+    """The error table."""
+    yield "# Error codes\n"
+    yield NOTE
+    yield 'Every answer that is not 2xx is `{"error": {code, message, retryable, fix, request_id, details}}`.\n'
+    yield "| HTTP | code | retry | what to do |"
+    yield "| --- | --- | --- | --- |"
+    for spec in sorted(ERRORS.values(), key=lambda spec: (spec.status, spec.code)):
+        yield f"| {spec.status} | `{spec.code}` | {'yes' if spec.retryable else 'no'} | {spec.fix} |"
+
+
+def rest_page() -> Iterator[str]:
+    """The routes that exist."""
+    yield "# REST routes\n"
+    yield NOTE
+    yield "The whole description is served at `/openapi.json`.\n"
+    yield "| method | path | operation | permissions |"
+    yield "| --- | --- | --- | --- |"
+    # The rules are the application's own; no route runs here.
+    services = MagicMock(about=About(__version__, "unknown", Environment.LOCAL))
+    rules = create_http(cast(HttpServices, services)).table.rules
+    for rule in rules:
+        permissions = ", ".join(sorted(f"`{permission.value}`" for permission in rule.permissions))
+        yield f"| {rule.method} | `{rule.path}` | `{rule.operation}` | {permissions or 'none'} |"
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "rest.md": rest_page}
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    check = "--check" in sys.argv[1:]
+    TARGET.mkdir(parents=True, exist_ok=True)
+    stale = []
+    for name, page in PAGES.items():
+        text = "\n".join(page()) + "\n"
+        path = TARGET / name
+        if check and (not path.is_file() or path.read_text() != text):
+            stale.append(name)
+        elif not check:
+            path.write_text(text)
+    if stale:
+        print(f"out of date: {', '.join(stale)}; run python scripts/reference.py")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Who plays in the demo, made once and found again: a tenant, a person, an agent, a key."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+from typing import Final
+
+from postroom.accounts.keys import NewKey
+from postroom.accounts.models import NewPerson, NewTenant, Tenant
+from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, GrantRole, Level
+from postroom.app import Core
+from postroom.base.errors import PostroomError
+from postroom.demo.place import Agent, Cast, Known, Person
+from postroom.directory.models import Identity, IdentityKind, NewIdentity
+
+SLUG: Final = "demo"
+PERSON: Final = NewIdentity("ada", "Ada Example", IdentityKind.PERSON, client_id="postroom-demo-person")
+AGENT: Final = NewIdentity(
+    "scout", "Scout, the agent", IdentityKind.AGENT, purpose="Answers customers", client_id="postroom-demo-agent"
+)
+KEY_NAME: Final = "demo"
+_PASSWORD_BYTES: Final = 12
+_MAX_KEYS: Final = 100
+
+
+async def seed(core: Core, known: Known) -> tuple[Cast, datetime]:
+    """The cast, and when the demo was first made. Password and key stay those of *known* while they are good."""
+    tenant = await _tenant(core)
+    person, _ = await core.identities.create(tenant.id, PERSON)
+    agent, _ = await core.identities.create(tenant.id, AGENT)
+    password = await _password(core, tenant, person, known.password)
+    key = await _key(core, tenant, known.api_key)
+    cast = Cast(
+        tenant.public_id,
+        key,
+        Person(person.primary.address, password, person.public_id),
+        Agent(agent.primary.address, agent.public_id),
+    )
+    return cast, tenant.created_at
+
+
+async def _tenant(core: Core) -> Tenant:
+    try:
+        return await core.tenants.get_by_slug(SLUG)
+    except PostroomError as error:
+        if error.code != "tenant_not_found":
+            raise
+    return await core.tenants.create(NewTenant(slug=SLUG, name="Demo", is_default=True))
+
+
+async def _password(core: Core, tenant: Tenant, identity: Identity, known: str | None) -> str:
+    """The password of the mailbox's owner, whom this makes when there is none."""
+    grants = await core.people.grants(tenant.id, mailbox_id=identity.id)
+    owners = [grant.person_public_id for grant in grants if grant.role is GrantRole.OWNER]
+    if owners and known is not None:
+        return known
+    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    if owners:
+        await core.people.set_password(owners[0], password)
+        return password
+    made = await core.people.create(NewPerson(identity.display_name, password=password))
+    await core.people.grant(tenant.id, identity.public_id, made.public_id, GrantRole.OWNER, by_operator=True)
+    return password
+
+
+async def _key(core: Core, tenant: Tenant, known: str | None) -> str:
+    """A key of the tenant with everything that such a key can hold. Earlier ones that nobody has any more go."""
+    if known is not None:
+        try:
+            await core.verifier.verify(known)
+            return known
+        except PostroomError:
+            pass
+    for old in await core.keys.page(None, tenant_id=tenant.id, limit=_MAX_KEYS):
+        if old.name == KEY_NAME and old.revoked_at is None:
+            await core.keys.revoke(None, old.public_id)
+    permissions = tuple(sorted(one.value for one in MAY_HOLD[Level.TENANT] - OWNER_ONLY))
+    _, text = await core.keys.create(None, NewKey(KEY_NAME, Level.TENANT, permissions, tenant.id))
+    return text

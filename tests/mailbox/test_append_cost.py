@@ -1,0 +1,180 @@
+"""Budgets of the writer that need no clock, and data that would spoil a batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from postroom.base.clock import ManualClock
+from postroom.base.ids import IdGenerator
+from postroom.db import Connection, Database
+from postroom.db.pool import set_up_codecs
+from postroom.mailbox.append import Group, append
+from postroom.mailbox.ingest import Delivery, Ingest
+from postroom.mailbox.models import GroupOutcome, Mailpoint, NewMessage, PartInfo, RecipientKind
+
+from .letters import Box, Pen, check_mailbox, make_boxes, raw_mail
+from .stores import MemoryBlobs
+
+MAX_STATEMENTS = 12
+
+
+@pytest.mark.covers("B14", "B20")
+async def test_a_batch_costs_the_same_statements_at_any_size(
+    db: Database, clock: ManualClock, ids: IdGenerator
+) -> None:
+    boxes = await make_boxes(db, ids, clock, 5)
+    pen = Pen(ids, clock)
+    conn = await db.connect()
+    await set_up_codecs(conn)
+    counts = []
+    seen: list[str] = []
+    try:
+        for size in (1, 7, 300):
+            seen.clear()
+            groups = []
+            for n in range(size):
+                # Conflicts, replies, several recipients, attachments: all that could ask for a statement of its own.
+                raw = raw_mail(
+                    message_id=f"{n % 3}@example.com",
+                    in_reply_to=f"{n % 5}@example.com",
+                    references=[f"{k}@example.com" for k in range(8)],
+                    body=f"{size} {n}",
+                )
+                groups.append([with_parts(pen.copy(boxes[(n + k) % 5], raw), ids, 2) for k in range(1 + n % 3)])
+            with conn.query_logger(lambda record: seen.append(record.query)):
+                outcomes = await pen.store(conn, *groups)
+            assert all(isinstance(outcome, tuple) for outcome in outcomes)
+            counts.append(len(seen))
+        for box in boxes:
+            await check_mailbox(conn, box.ref)
+    finally:
+        await conn.close()
+    assert max(counts) <= MAX_STATEMENTS
+    assert counts[1] == counts[2]
+
+
+def with_parts(message: NewMessage, ids: IdGenerator, count: int, **changes: Any) -> NewMessage:
+    """The message with so many attachments."""
+    parts = tuple(PartInfo(f"{n}", f"{n}.pdf", "application/pdf", n, "attachment", None) for n in range(count))
+    changes = {"attachments": parts, **changes}
+    return replace(
+        message,
+        content=replace(message.content, **changes),
+        attachment_ids=tuple(ids.new("att") for _ in parts),
+    )
+
+
+class Spoiled:
+    """Deliveries that hold what a database can't, and their innocent neighbours."""
+
+    def __init__(self, pen: Pen, ids: IdGenerator, box: Box, other: Box) -> None:
+        self.pen, self.ids, self.box, self.other = pen, ids, box, other
+
+    def neighbour(self, n: int) -> Delivery:
+        return self.plain(raw_mail(message_id=f"n{n}@example.com", body=f"neighbour {n}"))
+
+    def plain(self, raw: bytes, **changes: Any) -> Delivery:
+        message = self.pen.copy(self.box, raw)
+        return Delivery((raw,), (replace(message, content=replace(message.content, **changes)),))
+
+    def twice(self) -> list[Delivery]:
+        raw = raw_mail(message_id="twice@example.com")
+        return [Delivery((raw,), (self.pen.copy(self.box, raw),)) for _ in range(2)]
+
+    def alias_and_primary(self) -> Delivery:
+        raw = raw_mail(message_id="alias@example.com")
+        copies = (
+            self.pen.copy(self.box, raw),
+            self.pen.copy(self.other, raw),
+            self.pen.copy(self.box, raw, delivered_to=self.box.alias),
+        )
+        return Delivery((raw,), copies)
+
+    def many_parts(self, count: int) -> Delivery:
+        raw = raw_mail(message_id="parts@example.com")
+        people = tuple((RecipientKind.TO, Mailpoint(f"p{n}@example.com", f"P {n}")) for n in range(count))
+        return Delivery((raw,), (with_parts(self.pen.copy(self.box, raw), self.ids, count, recipients=people),))
+
+
+@pytest.mark.covers("B2", "B14", "B15")
+async def test_one_batch_of_every_oddity(
+    db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, other = await make_boxes(db, ids, clock, 2)
+    odd = Spoiled(Pen(ids, clock), ids, box, other)
+    words = " ".join(f"w{n:x}q" for n in range(250_000))
+    assert len(words) > 1_500_000
+    deliveries = [
+        odd.neighbour(1),
+        *odd.twice(),
+        odd.plain(raw_mail(body="nul"), text="a\0b", extracted_text="a\0b"),
+        odd.neighbour(2),
+        odd.plain(raw_mail(body="surrogate"), subject="\ud800", subject_fold="\ud800", thread_subject="\ud800"),
+        odd.plain(raw_mail(body="surrogate text"), extracted_text="\udfff", text="\udfff"),
+        odd.alias_and_primary(),
+        odd.plain(raw_mail(body="words"), text=words, extracted_text=words),
+        odd.neighbour(3),
+        odd.many_parts(10_000),
+        odd.plain(raw_mail(body="sender"), sender=Mailpoint("\0@example.com", "\udc00")),
+        odd.plain(raw_mail(body="id"), rfc_message_id="x" * 2000 + "@example.com"),
+        odd.neighbour(4),
+    ]
+    attempts = count_attempts(monkeypatch)
+    ingest = Ingest(db, MemoryBlobs(), clock, committed=lambda _: None)
+    outcomes = await deliver_in_one_batch(ingest, deliveries)
+    assert all(isinstance(outcome, tuple) for outcome in outcomes)
+    assert len(attempts) <= 2 * len(deliveries) + 5
+    async with db.acquire() as conn:
+        for one in (box, other):
+            await check_mailbox(conn, one.ref)
+        degraded = await conn.fetchval("SELECT count(*) FROM messages WHERE 'parse_degraded' = ANY (facts)")
+        assert degraded == 5
+        assert await conn.fetchval("SELECT count(*) FROM messages WHERE mailbox_id = $1", other.ref.mailbox_id) == 1
+        assert await conn.fetchval("SELECT count(*) FROM messages WHERE mailbox_id = $1", box.ref.mailbox_id) == 13
+        assert await conn.fetchval("SELECT count(*) FROM attachments") == 10_000
+        assert await conn.fetchval("SELECT max(length(text)) FROM message_texts") == len(words)
+
+
+@pytest.mark.covers("B15")
+async def test_one_culprit_among_many_is_found_by_halving(
+    db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, other = await make_boxes(db, ids, clock, 2)
+    odd = Spoiled(Pen(ids, clock), ids, box, other)
+    deliveries = [odd.neighbour(n) for n in range(127)]
+    deliveries.insert(77, odd.plain(raw_mail(body="nul"), text="a\0b", extracted_text="a\0b"))
+    attempts = count_attempts(monkeypatch)
+    outcomes = await deliver_in_one_batch(Ingest(db, MemoryBlobs(), clock, committed=lambda _: None), deliveries)
+    assert all(isinstance(outcome, tuple) for outcome in outcomes)
+    # Two halvings of 64 to one, the one stored degraded, and the batches beside it.
+    assert len(attempts) <= 2 * 6 + 2 + 10
+    async with db.acquire() as conn:
+        await check_mailbox(conn, box.ref)
+        assert await conn.fetchval("SELECT count(*) FROM messages") == 128
+        assert await conn.fetchval("SELECT count(*) FROM messages WHERE 'parse_degraded' = ANY (facts)") == 1
+
+
+def count_attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the batches that are tried, as they are tried."""
+    tried: list[int] = []
+
+    async def counting(conn: Connection, groups: Sequence[Group], **options: Any) -> list[GroupOutcome]:
+        tried.append(len(groups))
+        return await append(conn, groups, **options)
+
+    monkeypatch.setattr("postroom.mailbox.ingest.append", counting)
+    return tried
+
+
+async def deliver_in_one_batch(ingest: Ingest, deliveries: list[Delivery]) -> list[object]:
+    """All are waiting before the first stage runs, so that they meet in one batch."""
+    ingest.start()
+    try:
+        return list(await asyncio.gather(*(ingest.deliver(one) for one in deliveries)))
+    finally:
+        await ingest.stop()
