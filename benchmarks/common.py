@@ -27,7 +27,9 @@ from typing import Any, Final, Self
 import psutil
 
 Row = dict[str, Any]
-"""`name`, `value`, `unit`, and where there are: `target`, `peer`, `better` ("higher" or "lower")."""
+"""`name`, `value`, `unit`, and where there are: `target`; `peer`, a figure or its `name` and `value`; `better`, "higher"
+or "lower".
+"""
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = PROJECT / "benchmarks" / "results"
@@ -47,14 +49,17 @@ def row(
     *,
     target: float | None = None,
     peer: float | None = None,
+    peer_name: str = "",
     better: str | None = None,
 ) -> Row:
-    """A line of the table. `peer` is the peer's figure in the same unit, from the same run."""
+    """A line of the table. `peer` is the peer's figure in the same unit, from the same run. Without `better`, more is
+    better of what is counted per second, less of anything else.
+    """
     made: Row = {"name": name, "value": _short(value), "unit": unit}
     if target is not None:
         made["target"] = _short(target)
     if peer is not None:
-        made["peer"] = _short(peer)
+        made["peer"] = {"name": peer_name, "value": _short(peer)} if peer_name else _short(peer)
     if better is not None:
         made["better"] = better
     return made

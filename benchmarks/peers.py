@@ -32,6 +32,7 @@ MAX_PATH: Final = 64
 """Octets of the directory's path; a socket's path below it must stay under 108."""
 _MAIL_USER: Final = "mail"
 _QUEUES: Final = ("maildrop", "incoming", "active", "deferred")
+_MASTERS: Final = frozenset({"master", "dovecot"})
 _PROGRAMS: Final = ("postfix", "postconf", "dovecot")
 _DOVECOT_PARTS: Final = ("/usr/lib/dovecot/imap", "/usr/lib/dovecot/lmtp")
 
@@ -262,10 +263,13 @@ class PostfixDovecot:
         return "\n".join(texts)
 
     def _stop(self) -> None:
-        """Both at once by their process ids, the children of a master by the master; then what is left by force."""
+        """Both masters, which end their children; then what is left by force."""
         members = self._tree()
-        for process in reversed(self._processes):
-            process.terminate()
+        for process in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                # Postfix's is run by a shell script, which would not pass a signal on.
+                if process.name() in _MASTERS:
+                    process.terminate()
         for process in self._processes:
             try:
                 process.wait(STOP_SECONDS)

@@ -72,7 +72,7 @@ async def test_imapclient(office: Any) -> None:
             folders = {name: flags for flags, _, name in box.list_folders()}
             assert set(folders) == {"INBOX", "Sent", "Drafts", "Trash", "Junk", "Archive"}
             assert b"\\Sent" in folders["Sent"]
-            assert box.find_special_folder(imapclient.TRASH) == "Trash"
+            assert box.find_special_folder("\\Trash") == "Trash"
             box.create_folder("Entwürfe & mehr")
             assert "Entwürfe & mehr" in {name for _, _, name in box.list_folders()}
             box.append("INBOX", raw, flags=[imapclient.SEEN])

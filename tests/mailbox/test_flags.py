@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -108,6 +109,24 @@ async def test_a_copy_does_not_decide_what_is_read(world: World) -> None:
     await world.boxes.set_flags(world.ref, inbox, [m.uid], FlagMode.ADD, ["$deleted"])
     await world.boxes.expunge(world.ref, inbox)
     assert await world.value(unread) == 0
+
+
+@pytest.mark.covers("A5")
+async def test_a_clock_that_went_back_changes_which_placement_is_the_oldest(world: World) -> None:
+    m = await world.add()
+    inbox, archive, junk = [await world.folder(name) for name in ("INBOX", "Archive", "Junk")]
+    world.clock.advance(1)
+    copied = await world.boxes.copy(world.ref, inbox, [m.uid], archive)
+    await world.boxes.set_flags(world.ref, archive, [copied.pairs[0][1]], FlagMode.ADD, ["$seen"])
+    assert not (await world.boxes.queries.get_message(world.ref, m.id)).read
+    world.clock.set(world.clock.now() - timedelta(hours=1))
+    await world.boxes.copy(world.ref, archive, [copied.pairs[0][1]], junk)
+    assert (await world.boxes.queries.get_message(world.ref, m.id)).read
+    unread = "SELECT unread_count FROM threads WHERE tenant_id = $1 AND mailbox_id = $2"
+    assert await world.value(unread) == 0
+    world.clock.set(world.clock.now() - timedelta(hours=1))
+    await world.boxes.move(world.ref, inbox, [m.uid], archive)
+    assert await world.value(unread) == 1
 
 
 async def test_a_thread_is_changed_as_a_whole(world: World) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -263,7 +263,7 @@ class Driver:
         if self.draw(st.booleans()):
             self.world.clock.advance(self.draw(st.integers(0, 5)))
         else:
-            self.world.clock.set(datetime(2030, 1, 1, tzinfo=self.world.clock.now().tzinfo))
+            self.world.clock.set(self.world.clock.now() - timedelta(seconds=self.draw(st.integers(1, 60))))
 
     async def _modseqs(self) -> dict[tuple[FolderKey, int], int]:
         rows = await self.world.rows(

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from tests.rest.contract import check
 from tests.rest.world import TRACE, World, simple_mail
 
@@ -74,6 +81,44 @@ async def test_requests_over_a_socket(world: World) -> None:
         assert changed.json()["read"] is True
         assert listener.connection_count == 1
         assert (await client.head("/health")).status_code == 405
+
+
+def self_signed(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's and a client's context with a certificate for `localhost`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file = directory / "server.pem"
+    file.write_bytes(pem + secret)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(file)
+    return server, ssl.create_default_context(cadata=pem.decode())
+
+
+async def test_https(world: World, tmp_path: Path) -> None:
+    server, client_context = self_signed(tmp_path)
+    listener = HttpListener(world.app, ids=world.ids, ssl_context=server)
+    await listener.start(HOST, 0)
+    reader, writer = await asyncio.open_connection(HOST, listener.port, ssl=client_context, server_hostname="localhost")
+    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.close()
+    await listener.drain(1)
 
 
 async def test_parallel_connections(world: World) -> None:

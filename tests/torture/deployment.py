@@ -17,9 +17,9 @@ from typing import Final
 
 import psutil
 
+from postroom.accounts import Level, NewKey
 from postroom.accounts.models import NewPerson, NewTenant
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, GrantRole
-from postroom.accounts.rules import Level, NewKey
 from postroom.app import Core, open_core, open_postgres
 from postroom.base.secrets import ensure_secrets, load_secrets
 from postroom.base.settings import Settings, load

@@ -84,13 +84,13 @@ def _root(
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The console script. Never ends with a traceback."""
+    base_log.configure("critical", "text", io.StringIO())
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command; its exit code."""
-    base_log.configure("critical", "text", io.StringIO())
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Run one command; its exit code. The log and the signals of the process are the caller's."""
     try:
         code = typer.main.get_command(app)(args=list(argv), standalone_mode=False)
         sys.stdout.flush()

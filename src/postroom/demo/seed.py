@@ -25,7 +25,8 @@ _MAX_KEYS: Final = 100
 
 
 async def seed(core: Core, known: Known) -> tuple[Cast, datetime]:
-    """The cast, and when the demo was first made. Password and key stay those of *known* while they are good."""
+    """The cast, and when the demo was first made. The password stays that of *known*, the key
+    while it is good."""
     tenant = await _tenant(core)
     person, _ = await core.identities.create(tenant.id, PERSON)
     agent, _ = await core.identities.create(tenant.id, AGENT)
@@ -53,10 +54,9 @@ async def _password(core: Core, tenant: Tenant, identity: Identity, known: str |
     """The password of the mailbox's owner, whom this makes when there is none."""
     grants = await core.people.grants(tenant.id, mailbox_id=identity.id)
     owners = [grant.person_public_id for grant in grants if grant.role is GrantRole.OWNER]
-    if owners and known is not None:
-        return known
-    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    password = known or secrets.token_urlsafe(_PASSWORD_BYTES)
     if owners:
+        # Set also when it is known: somebody may have changed it since, and the record has to be true.
         await core.people.set_password(owners[0], password)
         return password
     made = await core.people.create(NewPerson(identity.display_name, password=password))

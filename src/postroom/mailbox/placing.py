@@ -16,8 +16,8 @@ from postroom.mailbox.models import FLAG_DELETED, FLAG_SEEN, FolderKey
 from postroom.mailbox.rules import Flags
 from postroom.mailbox.writing import MailboxWrite
 
-# `copies` says in how many places the message stands. Its read state is that of the oldest placement (A5): of `saved_at`,
-# then folder and UID. Only where there is more than one does anybody need to look.
+# `copies` says in how many places the message stands. Its read state is that of the oldest placement (A5): by
+# `saved_at`, then folder and UID. Only where there is more than one does anybody need to look.
 _ROWS: Final = """
 SELECT p.folder_id, p.uid, p.modseq, p.size, p.internal_date, p.saved_at, p.flags, p.message_id, m.public_id,
        m.thread_seq, m.direction = 'inbound' AND m.status = 'received' AS counts,

@@ -66,7 +66,7 @@ SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS iden
        m.from_address, m.from_name, m.delivered_to, m.is_bcc, m.is_primary_recipient, m.subject, m.snippet, m.sent_at,
        m.received_at, m.kind, m.verdict, m.facts, m.rfc_message_id, m.in_reply_to, m.reference_ids, m.blob_key,
        m.raw_size, m.raw_prefix_len, m.flags,
-       CASE WHEN ?::bool THEN x.extracted_text END AS extracted_text,
+       CASE WHEN ?::bool THEN coalesce(x.extracted_text, x.text) END AS extracted_text,
        CASE WHEN ?::bool THEN x.text END AS text,
        CASE WHEN ?::bool THEN x.html END AS html
 FROM (
