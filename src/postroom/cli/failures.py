@@ -157,7 +157,7 @@ def _infrastructure(error: BaseException) -> Failure | None:
         message = f"the database went away ({kind})" if is_transient(error) else f"the database refused ({kind})"
         fix = "Look at the server and its log, then try again."
     elif isinstance(error, ssl.SSLError):
-        message = f"TLS cannot be set up: {error.reason or type(error).__name__}"
+        message = f"TLS cannot be set up: {getattr(error, 'reason', None) or type(error).__name__}"
         fix = "Check tls.cert_path and tls.key_path."
     elif isinstance(error, TimeoutError):
         message = "something took too long to answer"

@@ -43,7 +43,7 @@ def clean(text: str) -> str:
 
 def cell(value: object) -> str:
     """*value* for a table: one line, not too long; what is missing is a dash."""
-    if value is None or value == "":
+    if value is None or value in ("", [], ()):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -203,7 +203,7 @@ async def core_for(settings: Settings, environ: Mapping[str, str], *, create: bo
     """The core that a command works with. Raises what `open_core` raises, SettingsError without secrets, and a failure
     of infrastructure when there is no deployment and none may be made.
     """
-    if not create and not is_set_up(settings):
+    if not create and not await _is_there(settings):
         raise infrastructure(
             f"there is no Postroom in {settings.server.data_dir}",
             "Check --data-dir, or start one there with postroom serve.",
@@ -213,6 +213,14 @@ async def core_for(settings: Settings, environ: Mapping[str, str], *, create: bo
         migrate = await _may_migrate(settings, reached, create=create)
         async with open_core(few_connections(settings), secrets, reached.url, migrate=migrate) as core:
             yield core
+
+
+async def _is_there(settings: Settings) -> bool:
+    """Whether there is a deployment; one that is being made counts when it is made."""
+    if not is_set_up(settings) and (settings.server.data_dir / LOCK_NAME).exists():
+        async with commands_lock(settings.server.data_dir):
+            pass
+    return is_set_up(settings)
 
 
 async def _secrets(settings: Settings, environ: Mapping[str, str], access: Access, *, create: bool) -> Secrets:

@@ -7,7 +7,7 @@ duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -381,18 +381,20 @@ class _Batch:
 
 
 async def append(
-    conn: Connection, groups: Sequence[Group], *, now: datetime, wait_for: MailboxRef | None = None
+    conn: Connection, groups: Sequence[Group], *, now: datetime, wait_for: Collection[MailboxRef] = ()
 ) -> list[GroupOutcome]:
     """Store each group or say why not, in order, inside the caller's open transaction.
 
-    A group with a mailbox that somebody else holds is `Busy` and untouched. Only `wait_for` is waited for, at most
-    the transaction's `lock_timeout` (asyncpg's LockNotAvailableError), and before any other mailbox is taken: so
-    nothing is ever held while waiting, and no mailbox suffers for another with which it shares a message (B14). Only
-    of `wait_for` is it known that it is gone. `append_sql.BEGIN` opens a suitable transaction.
+    A group with a mailbox that somebody else holds is `Busy` and untouched. Only `wait_for` is waited for, each at
+    most the transaction's `lock_timeout` (asyncpg's LockNotAvailableError), and before any other mailbox is taken: who
+    waits for one holds none, so no mailbox suffers for another with which it shares a message (B14). Only of `wait_for`
+    is it known that they are gone. `append_sql.BEGIN` opens a suitable transaction.
     """
-    gone: MailboxRef | None = None
-    if wait_for is not None and not await conn.fetch(sql.LOCK_ONE, wait_for.tenant_id, wait_for.mailbox_id):
-        gone = wait_for
+    gone = set(wait_for)
+    if wait_for:
+        columns = [ref.tenant_id for ref in wait_for], [ref.mailbox_id for ref in wait_for]
+        rows = await conn.fetch(sql.LOCK_WAITING, *columns)
+        gone -= {MailboxRef(row["tenant_id"], row["id"]) for row in rows}
     batch = _Batch(now)
     await batch.lock(conn, (m.mailbox for group in groups for m in group))
     missing = [[m.mailbox for m in group if m.mailbox.mailbox_id not in batch.boxes] for group in groups]
@@ -403,7 +405,7 @@ async def append(
     outcomes: list[GroupOutcome] = []
     for group, absent in zip(groups, missing, strict=True):
         if absent:
-            outcomes.append(Refused(Refusal.MAILBOX_GONE) if gone in absent else Busy(absent[0]))
+            outcomes.append(Refused(Refusal.MAILBOX_GONE) if gone.intersection(absent) else Busy(absent[0]))
             continue
         outcomes.append(batch.refusal(group) or tuple(batch.add(m) for m in group))
     await batch.write(conn)

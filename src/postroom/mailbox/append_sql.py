@@ -12,8 +12,12 @@ BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCA
 SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL lock_timeout = '5s'
 """
 
-# For the one mailbox that is waited for, before anything else is held.
-LOCK_ONE: Final = "SELECT FROM mailboxes WHERE tenant_id = $1 AND id = $2 FOR NO KEY UPDATE"
+# For mailboxes that are waited for, before anything else is held.
+LOCK_WAITING: Final = """
+SELECT m.tenant_id, m.id FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, id)
+JOIN mailboxes m ON m.tenant_id = k.tenant_id AND m.id = k.id
+ORDER BY m.id FOR NO KEY UPDATE OF m
+"""
 
 LOCK: Final = """
 SELECT m.tenant_id, m.id, m.modseq, m.change_seq, m.event_seq, m.next_thread_seq, m.used_bytes, m.quota_bytes, m.erased,

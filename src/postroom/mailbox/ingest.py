@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -37,8 +37,8 @@ log = base_log.get("ingest")
 MAX_BATCH: Final = 64
 _MIN_BATCH: Final = 4
 MAX_SKIPS: Final = 2
-MAX_WAITS: Final = 3
-"""Lanes that one delivery is put into at the most: each of its mailboxes may be held by somebody."""
+MAX_WAITS: Final = 4
+"""Lanes that one delivery is put into, should its mailboxes be held in turn, before it waits for them all at once."""
 MAX_LANES: Final = 4
 """Lanes that wait for their lock at a time: each holds a connection."""
 RETRY_SECONDS: Final = 20.0
@@ -256,7 +256,7 @@ class Ingest:
         queue.extendleft(reversed(left))
         return taken
 
-    async def _store(self, batch: list[_Waiting], wait_for: MailboxRef | None = None) -> Failure | None:
+    async def _store(self, batch: list[_Waiting], wait_for: Collection[MailboxRef] = ()) -> Failure | None:
         """Commit a batch and answer each of its deliveries, whatever happens; what went wrong with all of it."""
         try:
             outcomes = await self._commit([w.delivery for w in batch], wait_for)
@@ -279,7 +279,7 @@ class Ingest:
         if failure is Failure.BUSY:  # the one failure after which it is certain that no row names the bytes
             self._discard([copy.blob_key for waiting in batch for copy in waiting.delivery.copies])
 
-    async def _bisect(self, batch: list[_Waiting], error: BaseException, wait_for: MailboxRef | None) -> None:
+    async def _bisect(self, batch: list[_Waiting], error: BaseException, wait_for: Collection[MailboxRef]) -> None:
         """Something in the data was refused: halve until the culprit is alone, then store it with its headers only
         (B2, B15)."""
         if len(batch) > 1:
@@ -343,7 +343,7 @@ class Ingest:
             self._wake_committers.set()
             return
         if waiting.skips >= MAX_SKIPS + MAX_WAITS:
-            self._fail_all([waiting], Failure.BUSY)
+            _spawn(self._wait_for_all(waiting), self._tasks)
             return
         lane = self._lanes.get(held.mailbox_id)
         if lane is None:
@@ -357,15 +357,20 @@ class Ingest:
             async with self._lane_slots:
                 batch = self._take(lane, lambda _: True)
                 behind = len(lane)
-                if await self._store(batch, held) is Failure.BUSY:
+                if await self._store(batch, (held,)) is Failure.BUSY:
                     # Those behind waited as long: each its own five seconds in turn would keep senders for minutes.
                     self._fail_all([lane.popleft() for _ in range(behind)], Failure.BUSY)
         del self._lanes[held.mailbox_id]
 
+    async def _wait_for_all(self, waiting: _Waiting) -> None:
+        """The last resort in a crowd: each of the mailboxes could be had, but never all of them at a time."""
+        async with self._lane_slots:
+            await self._store([waiting], {copy.mailbox for copy in waiting.delivery.copies})
+
     # -- the transaction
     # ----------------------------------------------------------------------------------------------------
 
-    async def _commit(self, deliveries: list[Delivery], wait_for: MailboxRef | None) -> list[GroupOutcome]:
+    async def _commit(self, deliveries: list[Delivery], wait_for: Collection[MailboxRef]) -> list[GroupOutcome]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._retry_seconds
         pause = 0.05
@@ -382,7 +387,7 @@ class Ingest:
                     unsure = attempt.outcomes
                 if unsure is None:
                     if db_errors.is_lock_timeout(error):
-                        if wait_for is not None:
+                        if wait_for:
                             raise IngestError(Failure.BUSY) from error
                         return [Busy(delivery.copies[0].mailbox) for delivery in deliveries]
                     if db_errors.is_disk_full(error):
@@ -396,7 +401,7 @@ class Ingest:
                 pause = min(pause * 2, 1.0)
 
     async def _transaction(
-        self, deliveries: list[Delivery], attempt: _Attempt, wait_for: MailboxRef | None
+        self, deliveries: list[Delivery], attempt: _Attempt, wait_for: Collection[MailboxRef]
     ) -> list[GroupOutcome]:
         async with self._database.acquire() as conn:
             await conn.execute(sql.BEGIN)
@@ -424,7 +429,7 @@ class Ingest:
         one = fresh[0]
         async with self._database.transaction() as conn:
             await conn.execute("SET LOCAL lock_timeout = '5s'")
-            await conn.fetch(sql.LOCK_ONE, one.mailbox.tenant_id, one.mailbox.mailbox_id)
+            await conn.fetch(sql.LOCK_WAITING, [one.mailbox.tenant_id], [one.mailbox.mailbox_id])
             found = await conn.fetchval(_IS_STORED, one.mailbox.tenant_id, one.message_id)
         return bool(found)
 

@@ -1,0 +1,172 @@
+"""The program as a whole: help, usage errors, settings, version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.driver import Cli
+
+from postroom import __version__
+from postroom.cli import program
+from postroom.cli.program import COMMANDS
+
+VERBS = {
+    "tenant": ("create", "list"),
+    "person": ("create", "set-password", "list"),
+    "identity": ("create", "list"),
+    "key": ("create", "list", "revoke"),
+    "queue": ("list", "show", "retry"),
+    "config": ("show", "check"),
+}
+
+
+@pytest.mark.parametrize("words", [(noun, verb) for noun, verbs in VERBS.items() for verb in verbs])
+def test_every_command_helps(bare: Cli, words: tuple[str, str]) -> None:
+    result = bare(*words, "--help")
+    assert result.code == 0
+    assert "--json" in result.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_noun_helps(bare: Cli, name: str) -> None:
+    result = bare(name, "--help")
+    assert result.code == 0
+    assert "Usage:" in result.out
+
+
+def test_help_lists_every_command(bare: Cli) -> None:
+    result = bare("--help")
+    assert result.code == 0
+    assert all(name in result.out for name in COMMANDS)
+
+
+@pytest.mark.covers("A3")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("nonsense",),
+        ("tenant", "nonsense"),
+        ("tenant", "create"),
+        ("tenant", "create", "a-slug", "--nonsense"),
+        ("tenant", "create", "a-slug", "--mode", "dream"),
+        ("serve", "--processes", "many"),
+        ("identity", "create", "x", "--kind", "robot"),
+        ("key", "create", "--name", "k"),
+        ("key", "create", "--name", "k", "--permissions", "all", "--level", "world"),
+        ("key", "create", "--name", "k", "--permissions", "all", "--identity", "idn_x"),
+        ("key", "create", "--name", "k", "--permissions", "all", "--level", "platform", "--tenant", "x"),
+        ("key", "create", "--name", "k", "--permissions", "all", "--expires-in", "soon"),
+        ("key", "create", "--name", "k", "--permissions", "all", "--expires-at", "soon"),
+        ("key", "create", "--name", "k", "--permissions", "all", "--expires-at", "2030-01-01", "--expires-in", "1d"),
+        ("queue", "show", "nothing"),
+        ("queue", "retry", "words"),
+        ("queue", "retry", "words", "1", "--all"),
+        ("queue", "retry", "words", "one"),
+        ("queue", "retry", "words", "99999999999999999999"),
+        ("person", "create", "ada"),
+        ("healthcheck", "--url", "ftp://example.com"),
+        ("demo", "--port-base", "70000"),
+    ],
+)
+def test_usage_errors(bare: Cli, argv: tuple[str, ...]) -> None:
+    told = bare(*argv)
+    assert told.code == 2
+    assert told.out == ""
+    assert told.err.startswith("error: cli_usage: ")
+    document = bare(*argv, "--json")
+    assert document.code == 2
+    assert document.error["code"] == "cli_usage"
+    assert not bare.data_dir.exists()
+
+
+def test_json_and_quiet_exclude_each_other(bare: Cli) -> None:
+    assert bare("version", "--json", "--quiet").code == 2
+
+
+def test_version(bare: Cli) -> None:
+    assert bare.json("version") == {"version": __version__, "schema": bare.json("version")["schema"]}
+    assert bare("version", "--quiet").out == f"{__version__}\n"
+    assert bare("--version").out == f"{__version__}\n"
+    assert bare("version").out.startswith(f"postroom {__version__}, schema 0")
+
+
+@pytest.mark.covers("H4")
+def test_config_is_shown_and_checked(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_DATABASE_URL", "postgresql://joe:geheim@db.example/postroom")
+    shown = bare.json("config", "show")
+    assert shown["platform_domain"] == "agents.example"
+    assert "geheim" not in json.dumps(shown)
+    assert "geheim" not in bare("config", "show").out
+    monkeypatch.setenv("POSTROOM_NONSENSE", "1")
+    assert bare.json("config", "check") == {"status": "ok", "file": None, "ignored_environment": ["POSTROOM_NONSENSE"]}
+    assert "POSTROOM_NONSENSE" in bare("config", "check").err
+
+
+@pytest.mark.covers("A3", "H4")
+@pytest.mark.parametrize("command", [("config", "check"), ("config", "show"), ("serve", "--check"), ("tenant", "list")])
+def test_bad_settings_are_exit_3_with_everything_that_is_wrong(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("POSTROOM_SMTP_PORT", "many")
+    monkeypatch.setenv("POSTROOM_IMAP_PORT", "70000")
+    result = bare(*command, "--json")
+    assert result.code == 3
+    assert result.error["code"] == "cli_config"
+    assert {one["path"] for one in result.error["details"]["errors"]} == {"smtp.port", "imap.port"}
+    told = bare(*command)
+    assert told.code == 3
+    assert "smtp.port: " in told.err
+
+
+def test_serve_check(bare: Cli) -> None:
+    assert bare.json("serve", "--check") == {"status": "ok"}
+    assert bare("serve", "--check", "--roles", "smtp,nonsense").code == 3
+    assert bare("serve", "--check", "--roles", "smtp,worker", "--processes", "3").code == 0
+    assert not bare.data_dir.exists()
+
+
+def test_the_file_of_the_data_directory_is_read(bare: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("POSTROOM_PLATFORM_DOMAIN")
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "postroom.toml").write_text('platform_domain = "mail.example.com"\n')
+    shown = bare.json("config", "show", "--data-dir", str(there))
+    assert shown["platform_domain"] == "mail.example.com"
+    assert shown["server"]["data_dir"] == str(there)
+    named = tmp_path / "other.toml"
+    named.write_text('platform_domain = "other.example.com"\n')
+    shown = bare.json("config", "show", "--data-dir", str(there), "--config", str(named))
+    assert shown["platform_domain"] == "other.example.com"
+    assert bare("config", "show", "--config", str(tmp_path / "none.toml")).code == 3
+
+
+def test_commands_that_read_make_nothing(bare: Cli) -> None:
+    for command in (("tenant", "list"), ("person", "list"), ("queue", "list"), ("key", "revoke", "key_x")):
+        result = bare(*command, "--json")
+        assert result.code == 10
+        assert result.error["code"] == "cli_infrastructure"
+    assert bare("migrate", "--check").code == 10
+    assert not bare.data_dir.exists()
+
+
+def test_a_fault_is_no_traceback(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroom.cli.commands.version.packaged_migrations", lambda: [][0])
+    result = bare("version", "--json")
+    assert result.code == 1
+    assert result.error["code"] == "cli_internal"
+    assert (Path.home() / ".cache" / "postroom" / "cli.log").is_file()
+
+
+def test_an_interruption_is_130(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("postroom.cli.commands.version.packaged_migrations", interrupt)
+    assert bare("version").code == 130
+
+
+def test_the_data_directory_named_is_found_for_the_log() -> None:
+    assert program._data_dir(["x", "--data-dir", "/d"]) == Path("/d")
+    assert program._data_dir(["x", "--data-dir=/d"]) == Path("/d")
