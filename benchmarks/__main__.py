@@ -1,8 +1,8 @@
 """Runs the benchmarks: `python -m benchmarks [--quick] [--only NAME …] [--json FILE]`.
 
 Each module runs in a process of its own, one after the other, with a time limit; one that fails is reported and the
-others go on. Prints one table, writes a JSON document below `benchmarks/results`. Exit code: 0, or 1 when a module failed.
-A target that is missed is shown, and fails nothing: figures depend on the machine.
+others go on. Prints one table, writes a JSON document below `benchmarks/results`. Exit code: 0, or 1 when a module
+failed. A target that is missed is shown, and fails nothing: figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ FULL_SECONDS: Final = 1800.0
 CLEAN_UP_SECONDS: Final = 60.0
 """For a module whose time is up to stop the servers it started."""
 OUTPUT_BYTES: Final = 4000
+MAX_WIDTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 def table(outcomes: Sequence[Outcome]) -> Table:
     """All figures."""
     made = Table(box=box.SIMPLE, pad_edge=False)
-    made.add_column("figure")
+    made.add_column("figure", no_wrap=True)
     for name in ("ours", "unit", "target", "met", "peer", "ours/peer", "peer is"):
         made.add_column(name, justify="left" if name in ("unit", "met", "peer is") else "right", no_wrap=True)
     for outcome in outcomes:
@@ -222,8 +223,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(outcomes: Sequence[Outcome], quick: bool, started: datetime, also: Path | None) -> None:
     """Print the table, and what went wrong; write the JSON documents."""
     # Wider than a narrow terminal rather than cut off: figures are read whole, or from a file.
-    console = Console()
-    Console(width=max(console.width, 120)).print(table(outcomes))
+    console, made = Console(), table(outcomes)
+    wide = Console(width=MAX_WIDTH)
+    wide.print(made, crop=False, width=min(MAX_WIDTH, wide.measure(made).maximum), soft_wrap=True)
     for outcome in outcomes:
         if outcome.error:
             console.print(f"{outcome.module}:", outcome.error, markup=False, highlight=False)

@@ -1,7 +1,7 @@
 """What benchmarks share: a whole server in a directory of its own, what it costs, and rows of results.
 
-A benchmark module has `run(quick) -> list[Row]`. Run as a program, this module seeds a deployment (`Server` does that in
-a process of its own, so that the measuring process stays small).
+A benchmark module has `run(quick) -> list[Row]`. Run as a program, this module seeds a deployment: `Server` does that
+in a process of its own, so that the measuring process stays small.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any, Final, Self
 import psutil
 
 Row = dict[str, Any]
-"""`name`, `value`, `unit`, and where there are: `target`; `peer`, a figure or its `name` and `value`; `better`, "higher"
-or "lower".
+"""`name`, `value`, `unit`, and where there are: `target`; `peer`, a figure or its `name` and `value`; `better`,
+"higher" or "lower".
 """
 
 PROJECT: Final = Path(__file__).resolve().parent.parent

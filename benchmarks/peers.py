@@ -270,12 +270,12 @@ class PostfixDovecot:
                 # Postfix's is run by a shell script, which would not pass a signal on.
                 if process.name() in _MASTERS:
                     process.terminate()
-        for process in self._processes:
+        for started in self._processes:
             try:
-                process.wait(STOP_SECONDS)
+                started.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                started.kill()
+                started.wait()
         _, alive = psutil.wait_procs(members, timeout=STOP_SECONDS)
         kill(alive)
         self._processes.clear()

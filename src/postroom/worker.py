@@ -17,6 +17,8 @@ from postroom.db.claim import Claim, ClaimQueue, ClaimSpec
 log = base_log.get("worker")
 
 TICK_SECONDS: Final = 2.0
+MAX_SCHEDULES: Final = 100
+"""More than there are, those of newer nodes included, so that none hides another."""
 
 SCHEDULES: Final = ClaimQueue(
     ClaimSpec(table="schedules", keys={"name": "text"}, lease=timedelta(minutes=5), max_attempts=1_000_000)
@@ -50,8 +52,7 @@ class Worker:
         while True:
             try:
                 if not known:
-                    async with self._database.acquire() as conn:
-                        await conn.execute(_ENSURE, sorted(self._periodic), self._clock.now())
+                    await self.ensure()
                     known = True
                 await self.run_due()
             except Exception as error:
@@ -60,19 +61,23 @@ class Worker:
                 log.warning("worker_interrupted", error=type(error).__name__)
             await asyncio.sleep(TICK_SECONDS)
 
-    async def run_due(self) -> int:
-        """Do everything that is due; how many pieces of work were done."""
+    async def ensure(self) -> None:
+        """Enter the work that the table does not know yet: due at once."""
         async with self._database.acquire() as conn:
-            batch = await SCHEDULES.claim(conn, now=self._clock.now(), limit=len(self._periodic))
-        for claim in batch.claims:
+            await conn.execute(_ENSURE, sorted(self._periodic), self._clock.now())
+
+    async def run_due(self) -> int:
+        """Do everything that is due; how many pieces of work were done. What only a newer node knows is left to it."""
+        async with self._database.acquire() as conn:
+            batch = await SCHEDULES.claim(conn, now=self._clock.now(), limit=MAX_SCHEDULES)
+            own = [claim for claim in batch.claims if claim.key[0] in self._periodic]
+            await SCHEDULES.release(conn, [claim for claim in batch.claims if claim.key[0] not in self._periodic])
+        for claim in own:
             await self._do(claim)
-        return len(batch.claims)
+        return len(own)
 
     async def _do(self, claim: Claim) -> None:
-        item = self._periodic.get(claim.key[0])
-        if item is None:
-            # A newer node's work: it claims it again when it is due.
-            item = Periodic(claim.key[0], timedelta(minutes=1), _nothing)
+        item = self._periodic[claim.key[0]]
         try:
             await item.work()
         except Exception as error:
@@ -82,7 +87,3 @@ class Worker:
                 raise
         async with self._database.acquire() as conn:
             await SCHEDULES.reschedule(conn, claim, self._clock.now() + item.every)
-
-
-async def _nothing() -> None:
-    return None

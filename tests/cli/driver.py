@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from postroom.cli import program
 
 DOMAIN = "agents.example"
 PASSWORD = "correct horse battery"
+DEADLINE = 60.0
+"""Seconds after which what does not happen is not going to."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +90,16 @@ def run_program(*argv: str, env: dict[str, str], stdin: str = "", cwd: Path | No
     )
     assert "Traceback" not in done.stdout + done.stderr
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def free_base() -> int:
+    """The first of three free ports in a row."""
+    for base in range(20000 + os.getpid() % 5000 * 4, 60000, 4):
+        try:
+            for port in range(base, base + 3):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base
+    raise AssertionError("no free ports")

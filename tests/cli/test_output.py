@@ -47,7 +47,15 @@ def test_a_cell_is_one_short_line(text: str) -> None:
 
 
 def test_cells_of_other_things() -> None:
-    assert [cell(one) for one in (None, "", True, False, 3, ["a", "b"], [])] == ["-", "-", "yes", "no", "3", "a, b", "-"]
+    assert [cell(one) for one in (None, "", True, False, 3, ["a", "b"], [])] == [
+        "-",
+        "-",
+        "yes",
+        "no",
+        "3",
+        "a, b",
+        "-",
+    ]
 
 
 @pytest.mark.covers("A3")

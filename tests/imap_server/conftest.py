@@ -1,4 +1,4 @@
-"""A whole mailbox behind a live IMAP listener: database, Maildir store, batcher, sign-in; and a client that shows every byte."""
+"""A whole mailbox behind a live IMAP listener, down to database and store, and a client that shows every byte."""
 
 import asyncio
 import datetime
@@ -101,7 +101,7 @@ class Client:
 
     async def until(self, tag: bytes) -> list[bytes]:
         """Lines up to the one that begins with `tag`."""
-        lines = []
+        lines: list[bytes] = []
         while True:
             line = await self.line()
             assert line, (b"the connection ended", lines)
@@ -249,9 +249,7 @@ async def office(
 
     async def mailbox_rows(conn: Connection, new: NewMailbox) -> None:
         ref = MailboxRef(new.tenant_id, new.mailbox_id)
-        await boxes.create_mailbox_rows(
-            conn, ref, identity_id=new.identity_public_id, tenant_id=new.tenant_public_id
-        )
+        await boxes.create_mailbox_rows(conn, ref, identity_id=new.identity_public_id, tenant_id=new.tenant_public_id)
 
     async def no_events(conn: Connection, announcement: object) -> None:
         pass
@@ -300,7 +298,7 @@ def until() -> Until:
 
     async def wait(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
                 await asyncio.sleep(0.005)
 
     return wait
@@ -327,9 +325,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tls") / "both.pem"
     path.write_bytes(
         built.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return path
 

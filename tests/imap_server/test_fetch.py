@@ -1,11 +1,11 @@
-"""FETCH beside the standard library's reading of the same bytes, and what FETCH does besides (mail-server D5, D6; B16)."""
+"""FETCH beside the standard library's reading of the same bytes, and what else FETCH does (mail-server D5, D6; B16)."""
 
 import asyncio
 import email
 import email.policy
 import random
 import re
-from email.message import EmailMessage, Message
+from email.message import EmailMessage
 from typing import Any
 
 import imapclient
@@ -42,18 +42,16 @@ def _literal(line: bytes) -> bytes:
     return line[found.end() : found.end() + int(found[1])]
 
 
-def _parts(message: Message, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Message]]:
+def _parts(message: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Any]]:
     """IMAP part numbers and what they name (RFC 3501 §6.4.5)."""
     if message.get_content_maintype() == "multipart":
         return [
-            found
-            for number, child in enumerate(message.get_payload(), 1)  # type: ignore[arg-type, var-annotated]
-            for found in _parts(child, (*path, number))  # type: ignore[arg-type]
+            found for number, child in enumerate(message.get_payload(), 1) for found in _parts(child, (*path, number))
         ]
     own = path or (1,)
     if message.get_content_type() == "message/rfc822":
-        (inner,) = message.get_payload()  # type: ignore[misc]
-        return [(own, message), *_parts(inner, own)]  # type: ignore[arg-type]
+        (inner,) = message.get_payload()
+        return [(own, message), *_parts(inner, own)]
     return [(own, message)]
 
 
@@ -112,7 +110,7 @@ async def test_header_fields(office: Any) -> None:
     assert fields.keys() == ["Subject", "X-Mark"]
     (line,) = await client.ok(b"FETCH 1 BODY.PEEK[HEADER.FIELDS.NOT (Subject X-Mark)]")
     assert email.message_from_bytes(_literal(line)).keys() == [
-        name for name in email.message_from_bytes(raw).keys() if name not in ("Subject", "X-Mark")  # noqa: SIM118
+        name for name, _ in email.message_from_bytes(raw).items() if name not in ("Subject", "X-Mark")
     ]
 
 
@@ -163,7 +161,7 @@ async def test_envelope_and_structure_as_another_client_reads_them(office: Any) 
     assert kind == b"mixed"
     assert [part[1] for part in alternative[0]] == [b"plain", b"html"]
     assert attached[:2] == (b"message", b"rfc822")
-    assert attached[7].subject == b"The inner one" or attached[7][1] == b"The inner one"
+    assert attached[7][1] == b"The inner one"
     assert pdf[:2] == (b"application", b"pdf")
     assert found[b"BODY"].is_multipart
 
@@ -173,9 +171,7 @@ async def test_reading_marks_seen_and_says_so(office: Any) -> None:
     for n in range(3):
         await office.deliver(b"Subject: %d\r\n\r\n%d\r\n" % (n, n))
     client, other = await office.client(), await office.client()
-    assert await client.ok(b"FETCH 1 (BODY[TEXT])") == [
-        b"* 1 FETCH (FLAGS (\\Seen \\Recent) BODY[TEXT] {3}\r\n0\r\n)"
-    ]
+    assert await client.ok(b"FETCH 1 (BODY[TEXT])") == [b"* 1 FETCH (FLAGS (\\Seen \\Recent) BODY[TEXT] {3}\r\n0\r\n)"]
     assert await client.ok(b"FETCH 1 (BODY[TEXT])") == [b"* 1 FETCH (BODY[TEXT] {3}\r\n0\r\n)"]
     assert await client.ok(b"UID FETCH 2 (BODY.PEEK[TEXT] RFC822.HEADER)") == [
         b"* 2 FETCH (UID 2 BODY[TEXT] {3}\r\n1\r\n RFC822.HEADER {%d}\r\n%b)"
@@ -224,7 +220,7 @@ async def test_missing_bytes_do_not_stop_the_others(office: Any) -> None:
 
 @pytest.mark.covers("D6", "D21", "B16")
 async def test_a_slow_reader_holds_neither_database_nor_memory(office: Any, until: Any) -> None:
-    """Many megabytes are asked for and not read: no connection of the pool stays taken, others work, nothing is lost."""
+    """Megabytes are asked for and not read: no connection of the pool stays taken, others work, nothing is lost."""
     large = b"Subject: large\r\n\r\n" + (b"z" * 76 + b"\r\n") * (2 * STREAM_BYTES // 78)
     client = await office.client(None)
     for _ in range(4):
@@ -232,7 +228,7 @@ async def test_a_slow_reader_holds_neither_database_nor_memory(office: Any, unti
     for n in range(300):
         await office.deliver(b"Subject: small %d\r\n\r\n" % n + b"y" * 20_000 + b"\r\n")
     await client.ok(b"SELECT INBOX")
-    client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    client.reader._transport.pause_reading()
     client.send(b"x FETCH 1:* (UID BODY.PEEK[])\r\n")
     connection = next(iter(office.listeners[0]._context.connections))
     await until(lambda: connection._writable is not None)
@@ -241,7 +237,7 @@ async def test_a_slow_reader_holds_neither_database_nor_memory(office: Any, unti
     assert held < 2 * STREAM_BYTES
     other = await office.client()
     await other.ok(rb"STORE 1 +FLAGS (\Flagged)")
-    client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    client.reader._transport.resume_reading()
     lines = await client.until(b"x")
     assert lines[-1] == b"x OK FETCH completed"
     assert [_literal(line) for line in lines[:4]] == [large] * 4
@@ -275,4 +271,3 @@ async def test_fetch_of_every_item(office: Any) -> None:
         rb'BODYSTRUCTURE \("text" "plain" .*\) INTERNALDATE " 1-Jan-2030 00:00:00 \+0000"\)$',
         line,
     ), line
-

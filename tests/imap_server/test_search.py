@@ -13,10 +13,22 @@ def _raw(subject: str, text: str, **headers: str) -> bytes:
 
 
 _BOX = [
-    (_raw("Invoice 4711", "Please pay.", Date="Mon, 05 Jan 2009 23:30:00 -0800"), rb"(\Seen) ", b'"05-Jan-2009 12:00:00 +0000" '),
-    (_raw("Lunch?", "Die Straße ist lang", Date="Tue, 06 Jan 2009 00:30:00 +0900", Cc="Bob <bob@example.com>"), b"", b""),
+    (
+        _raw("Invoice 4711", "Please pay.", Date="Mon, 05 Jan 2009 23:30:00 -0800"),
+        rb"(\Seen) ",
+        b'"05-Jan-2009 12:00:00 +0000" ',
+    ),
+    (
+        _raw("Lunch?", "Die Straße ist lang", Date="Tue, 06 Jan 2009 00:30:00 +0900", Cc="Bob <bob@example.com>"),
+        b"",
+        b"",
+    ),
     (_raw("=?utf-8?q?=C3=9Cber_alles?=", "Nothing here", Bcc="hidden@example.com"), rb"(\Flagged work) ", b""),
-    (_raw("re: LUNCH", "x" * 5000, X_Mark="A Special Value", To="Dan <dan@example.com>, eve@example.com"), rb"(\Deleted) ", b""),
+    (
+        _raw("re: LUNCH", "x" * 5000, X_Mark="A Special Value", To="Dan <dan@example.com>, eve@example.com"),
+        rb"(\Deleted) ",
+        b"",
+    ),
 ]
 
 

@@ -113,10 +113,14 @@ async def test_arrivals_while_numbers_are_held(office: Any) -> None:
 async def test_flags_of_others_are_told_once_and_own_silent_ones_never(office: Any) -> None:
     await _fill(office, 2)
     mine, other = await office.client(), await office.client()
-    assert await other.ok(rb"STORE 1 +FLAGS (\Seen work)") == [
-        rb"* FLAGS (\Answered \Flagged \Deleted \Seen \Draft work)",
-        rb"* 1 FETCH (FLAGS (\Seen work))",
-    ] or True
+    assert (
+        await other.ok(rb"STORE 1 +FLAGS (\Seen work)")
+        == [
+            rb"* FLAGS (\Answered \Flagged \Deleted \Seen \Draft work)",
+            rb"* 1 FETCH (FLAGS (\Seen work))",
+        ]
+        or True
+    )
     lines = await mine.ok(b"NOOP")
     assert lines == [
         rb"* FLAGS (\Answered \Flagged \Deleted \Seen \Draft work)",

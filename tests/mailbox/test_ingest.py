@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -382,7 +383,7 @@ async def test_two_processes_on_the_same_mailboxes(
                 await check_mailbox(conn, box.ref)
         assert set(blobs.kept) == await keys(one)
     async with Database(postgres_url, max_size=1, min_size=0) as server, server.acquire() as conn:
-        name = database_url.rpartition("/")[2].partition("?")[0]
+        name = urlsplit(database_url).path[1:]
         async with asyncio.timeout(DEADLINE):
             while await conn.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

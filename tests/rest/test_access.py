@@ -173,6 +173,7 @@ async def test_bad_keys_all_look_the_same(world: World) -> None:
         answers.append(without_request_id(response))
     assert all(answer == answers[0] for answer in answers)
     assert "cache-control" not in answers[0][2]
+    assert answers[0][2]["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.covers("A3.2", "FR-KEY-2")

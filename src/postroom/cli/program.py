@@ -93,13 +93,16 @@ def run(argv: Sequence[str]) -> int:
     """Run one command; its exit code. The log and the signals of the process are the caller's."""
     try:
         code = typer.main.get_command(app)(args=list(argv), standalone_mode=False)
+        if code == Exit.INTERRUPTED:
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough. The interpreter must not try to flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else Exit.BUG
+    except SystemExit:
+        # So typer ends, and only so, when it was itself that found nobody reading.
+        return Exit.OK
     except BaseException as error:  # noqa: BLE001 - the last place: nothing may pass it as a traceback
         failure = describe(error, _data_dir(argv))
         failure.tell(Output(Mode.JSON if "--json" in argv else Mode.HUMAN))

@@ -209,8 +209,8 @@ async def core_for(settings: Settings, environ: Mapping[str, str], *, create: bo
             "Check --data-dir, or start one there with postroom serve.",
         )
     async with reach(settings) as reached:
-        secrets = await _secrets(settings, environ, reached.access, create=create)
         migrate = await _may_migrate(settings, reached, create=create)
+        secrets = await _secrets(settings, environ, reached.access, create=create)
         async with open_core(few_connections(settings), secrets, reached.url, migrate=migrate) as core:
             yield core
 

@@ -61,6 +61,7 @@ class HostedAddress:
     address: str
     domain_id: int
     domain: str
+    domain_public_id: str
     is_platform: bool
     role: AddressRole
     status: AddressStatus

@@ -28,7 +28,8 @@ from postroom.directory.models import (
 )
 
 _ADDRESS: Final = """
-a.id, a.public_id, a.address, a.domain_id, d.name AS domain, d.kind = 'platform' AS is_platform, a.role, a.status,
+a.id, a.public_id, a.address, a.domain_id, d.name AS domain, d.public_id AS domain_public_id,
+d.kind = 'platform' AS is_platform, a.role, a.status,
 a.retire_at, a.retired_at, a.created_at
 """
 # The system identity is the platform's alone (A15); a null of the scope never equals anything.
@@ -362,6 +363,7 @@ def _address(row: asyncpg.Record) -> HostedAddress:
         address=row["address"],
         domain_id=row["domain_id"],
         domain=row["domain"],
+        domain_public_id=row["domain_public_id"],
         is_platform=row["is_platform"],
         role=AddressRole(row["role"]),
         status=AddressStatus(row["status"]),

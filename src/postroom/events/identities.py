@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from postroom.base.ids import IdGenerator
 from postroom.db.pool import Connection
-from postroom.directory.models import Announcement, Fact, HostedAddress, Identity
+from postroom.directory.models import AddressRole, Announcement, Fact, HostedAddress, Identity, IdentityStatus
 from postroom.events.catalogue import envelope, timestamp
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.writing import next_event_sequence
@@ -26,9 +26,6 @@ class IdentityAnnouncer:
     async def __call__(self, conn: Connection, told: Announcement) -> None:
         identity = told.identity
         sequence = await next_event_sequence(conn, MailboxRef(identity.tenant_id, identity.id))
-        keys = list({address.domain_id for address in identity.addresses})
-        rows = await conn.fetch("SELECT id, public_id FROM domains WHERE id = ANY ($1::bigint[])", keys)
-        domains = {row["id"]: row["public_id"] for row in rows}
         event_id = self._ids.new("evt")
         payload = envelope(
             event_id=event_id,
@@ -37,7 +34,7 @@ class IdentityAnnouncer:
             tenant_id=identity.tenant_public_id,
             identity_id=identity.public_id,
             sequence=sequence,
-            data=_data(told, domains),
+            data=_data(told),
         )
         await conn.execute(
             _INSERT,
@@ -52,13 +49,13 @@ class IdentityAnnouncer:
         )
 
 
-def _data(told: Announcement, domains: dict[int, str]) -> dict[str, Any]:
+def _data(told: Announcement) -> dict[str, Any]:
     identity = told.identity
     match told.fact:
         case Fact.IDENTITY_CREATED:
-            return {"identity": identity_object(identity, domains)}
+            return {"identity": identity_object(identity)}
         case Fact.IDENTITY_UPDATED:
-            return {"identity": identity_object(identity, domains), "changed": list(told.changed)}
+            return {"identity": identity_object(identity), "changed": list(told.changed)}
         case Fact.IDENTITY_PAUSED:
             reason = identity.pause_reason.value if identity.pause_reason else None
             return {"identity_id": identity.public_id, "reason": reason, "metrics": None}
@@ -66,14 +63,16 @@ def _data(told: Announcement, domains: dict[int, str]) -> dict[str, Any]:
             return {"identity_id": identity.public_id}
         case _:
             assert told.address is not None
-            data: dict[str, Any] = {"address": address_object(identity, told.address, domains)}
+            data: dict[str, Any] = {"address": address_object(identity, told.address)}
             if told.fact is Fact.ADDRESS_PROMOTED and told.previous_primary is not None:
-                data["previous_primary"] = address_object(identity, told.previous_primary, domains)
+                data["previous_primary"] = address_object(identity, told.previous_primary)
             return data
 
 
-def identity_object(identity: Identity, domains: dict[int, str]) -> dict[str, Any]:
-    """The API's Identity; `domains` maps keys of domains to their public ids."""
+def identity_object(identity: Identity) -> dict[str, Any]:
+    """The Identity of events and of the API (rest-api.md §6.10)."""
+    erased = identity.status is IdentityStatus.DELETED
+    owned = identity.owner_name and identity.owner_email
     return {
         "id": identity.public_id,
         "tenant_id": identity.tenant_public_id,
@@ -82,15 +81,11 @@ def identity_object(identity: Identity, domains: dict[int, str]) -> dict[str, An
         "purpose": identity.purpose,
         "status": identity.status.value,
         "pause_reason": identity.pause_reason.value if identity.pause_reason else None,
-        "primary_address": identity.primary.address,
-        "addresses": [address_object(identity, address, domains) for address in identity.addresses],
-        "owner": {"name": identity.owner_name, "email": identity.owner_email} if identity.owner_email else None,
-        "signature": (
-            {"text": identity.signature_text, "html": identity.signature_html}
-            if identity.signature_text or identity.signature_html
-            else None
-        ),
-        "send_policy": dict(identity.send_policy),
+        "primary_address": next((item.address for item in identity.addresses if item.role is AddressRole.PRIMARY), ""),
+        "addresses": [address_object(identity, address) for address in identity.addresses],
+        "owner": {"name": identity.owner_name, "email": identity.owner_email} if owned else None,
+        "signature": None if erased else {"text": identity.signature_text, "html": identity.signature_html},
+        "send_policy": {"auto_reply": "allowed", "require_known_recipient": True, **identity.send_policy},
         "metadata": dict(identity.metadata),
         "client_id": identity.client_id,
         "created_at": timestamp(identity.created_at),
@@ -98,14 +93,14 @@ def identity_object(identity: Identity, domains: dict[int, str]) -> dict[str, An
     }
 
 
-def address_object(identity: Identity, address: HostedAddress, domains: dict[int, str]) -> dict[str, Any]:
-    """The API's Address."""
+def address_object(identity: Identity, address: HostedAddress) -> dict[str, Any]:
+    """The Address of events and of the API (rest-api.md §6.11)."""
     return {
         "id": address.public_id,
         "identity_id": identity.public_id,
         "address": address.address,
         "local_part": address.address.rpartition("@")[0],
-        "domain_id": domains[address.domain_id],
+        "domain_id": address.domain_public_id,
         "role": address.role.value,
         "status": address.status.value,
         "retire_at": timestamp(address.retire_at) if address.retire_at else None,

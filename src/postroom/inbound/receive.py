@@ -80,7 +80,7 @@ class Receiver:
 
     async def receive(self, envelope: Envelope[T], raw: bytes) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
-        targets = list({(t.tenant_id, t.mailbox_id): t for _, t in reversed(envelope.recipients)}.values())
+        named = [target for _, target in envelope.recipients]
         received_at = self._clock.now()
         prefix = trace_header(
             return_path=envelope.mail_from,
@@ -91,12 +91,14 @@ class Receiver:
             version=self._version,
             transmission=transmission_type(esmtp=envelope.esmtp, tls=envelope.tls, smtputf8=envelope.smtputf8),
             connection_id=envelope.connection_id,
-            recipient=targets[0].base if len(envelope.recipients) == 1 else None,
+            recipient=named[0].base if len(named) == 1 else None,
             received_at=received_at,
         )
         content = await self._parser.describe(prefix, raw, received_at)
+        visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
+        targets = _one_for_each_mailbox(named, visible)
         primaries = await self._primaries(content, targets)
-        copies = tuple(self._copy(content, target, received_at, primaries) for target in targets)
+        copies = tuple(self._copy(content, target, received_at, primaries, visible) for target in targets)
         try:
             outcome = await self._ingest.deliver(Delivery((prefix, raw), copies))
         except IngestError as error:
@@ -117,11 +119,15 @@ class Receiver:
         return replies.queued(outcome[0].message_id)
 
     def _copy(
-        self, content: Content, target: Target, received_at: datetime, primaries: dict[int, int | None]
+        self,
+        content: Content,
+        target: Target,
+        received_at: datetime,
+        primaries: dict[int, int | None],
+        visible: set[str],
     ) -> NewMessage:
         now = received_at
         message_id = self._ids.new("msg")
-        visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
         primary = primaries[target.tenant_id]
         return NewMessage(
             id=message_id,
@@ -153,6 +159,17 @@ class Receiver:
                 if None not in wanted.values():
                     break
         return wanted
+
+
+def _one_for_each_mailbox(named: Sequence[T], visible: set[str]) -> list[T]:
+    """The recipient by which each mailbox takes its copy: of several the first in To or Cc, so that an alias in the
+    envelope beside it makes nobody a blind recipient (A10); else the first."""
+    chosen: dict[int, T] = {}
+    for target in named:
+        known = chosen.setdefault(target.mailbox_id, target)
+        if known.base not in visible and target.base in visible:
+            chosen[target.mailbox_id] = target
+    return list(chosen.values())
 
 
 def raw_key(tenant_public_id: str, identity_public_id: str, message_id: str) -> str:

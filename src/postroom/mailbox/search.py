@@ -34,8 +34,8 @@ m.thread_seq = (SELECT t.seq FROM threads t WHERE t.tenant_id = $1 AND t.mailbox
 """
 
 
-class Test(Enum):
-    """A question that the database answers alone; its value is the statement, `$4` the argument."""
+class Question(Enum):
+    """A question that the database answers alone: its value is the statement, `$4` the argument."""
 
     LARGER = _PLACEMENTS + "p.size > $4::bigint"
     SMALLER = _PLACEMENTS + "p.size < $4::bigint"
@@ -73,11 +73,11 @@ class FolderSearch:
         self._database = database
 
     async def test(
-        self, ref: MailboxRef, folder_id: FolderKey, test: Test, argument: int | str | date | datetime
+        self, ref: MailboxRef, folder_id: FolderKey, question: Question, argument: int | str | date | datetime
     ) -> frozenset[int]:
-        """The UIDs of a folder that meet `test`. A text argument is folded by the caller."""
+        """The UIDs of a folder that meet `question`. A text argument is folded by the caller."""
         async with self._database.acquire() as conn:
-            found = await conn.fetchval(test.value, ref.tenant_id, ref.mailbox_id, folder_id, argument)
+            found = await conn.fetchval(question.value, ref.tenant_id, ref.mailbox_id, folder_id, argument)
         return frozenset(found or ())
 
     async def in_text(

@@ -83,13 +83,15 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 def headers_of(error: PostroomError) -> list[tuple[bytes, bytes]]:
-    """`Retry-After`, and `RateLimit-Reset` beside it on `rate_limited` (rest-api §2.8)."""
-    if error.retry_after is None:
-        return []
-    seconds = str(max(1, math.ceil(error.retry_after))).encode()
-    headers = [(b"retry-after", seconds)]
-    if error.code == "rate_limited":
-        headers.append((b"ratelimit-reset", seconds))
+    """`Retry-After`, with `RateLimit-Reset` on `rate_limited` (rest-api §2.8); the challenge of a 401 (RFC 6750 §3)."""
+    headers: list[tuple[bytes, bytes]] = []
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.retry_after is not None:
+        seconds = str(max(1, math.ceil(error.retry_after))).encode()
+        headers.append((b"retry-after", seconds))
+        if error.code == "rate_limited":
+            headers.append((b"ratelimit-reset", seconds))
     return headers
 
 

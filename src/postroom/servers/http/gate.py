@@ -14,7 +14,7 @@ from postroom.base import log as base_log
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.servers.http import failures
-from postroom.servers.http.exchange import Exchange, attach, exchange_of
+from postroom.servers.http.exchange import Exchange, attach
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -102,6 +102,3 @@ def _complete(headers: Iterable[tuple[bytes, bytes]], exchange: Exchange) -> Hea
         if exchange.rate_limit is not None:
             complete.append((b"ratelimit-limit", str(exchange.rate_limit).encode()))
     return complete
-
-
-__all__ = ["Gate", "exchange_of", "reply"]

@@ -167,19 +167,19 @@ class ImapConnection(asyncio.Protocol):
 
     async def drained(self) -> None:
         """Wait until the client has read enough. Raises `Disconnected`."""
-        if self._closing:
-            raise Disconnected
         if self._writable is not None:
             await self._writable
-            if self._closing:
-                raise Disconnected
+        else:
+            await asyncio.sleep(0)  # whoever reads fast still leaves turns to the others
+        if self._closing:
+            raise Disconnected
 
-    async def wait(self) -> None:
-        """Wait for input or `notify`. Raises `Disconnected` when the client can send nothing more."""
+    async def wait(self, *, reading: bool = True) -> None:
+        """Wait for input or `notify`. Raises `Disconnected` when there is nothing to wait for any more."""
         if not self._notified:
-            if self._closing or self._eof:
+            if self._closing or (self._eof and not self._session.has_pending):
                 raise Disconnected
-            if self._pauses & _BEHIND_COMMAND:
+            if reading:
                 self._unpause(_BEHIND_COMMAND)
             self._waiter = self._loop.create_future()
             try:

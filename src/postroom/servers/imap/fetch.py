@@ -42,7 +42,7 @@ BODY_MISSING: Final = ProtocolNo(Code.SERVERBUG, "message body missing")
 
 
 def _plain_structure(facts: Facts) -> bytes:
-    return imap_data.body(unpack_tree(facts.tree))
+    return imap_data.body(unpack_tree(facts.part_tree or b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,15 @@ class _Fact:
 
 
 _FACTS: Final = {
-    FetchAtt.INTERNALDATE: _Fact(Columns.NONE, b"INTERNALDATE %b", lambda facts: facts.date),
+    FetchAtt.INTERNALDATE: _Fact(
+        Columns.NONE, b"INTERNALDATE %b", lambda facts: render.internal_date(facts.internal_date)
+    ),
     FetchAtt.RFC822_SIZE: _Fact(Columns.NONE, b"RFC822.SIZE %d", lambda facts: facts.size),
-    FetchAtt.ENVELOPE: _Fact(Columns.ENVELOPE, b"ENVELOPE %b", lambda facts: facts.envelope),
-    FetchAtt.BODYSTRUCTURE: _Fact(Columns.STRUCTURE, b"BODYSTRUCTURE %b", lambda facts: facts.structure),
+    FetchAtt.ENVELOPE: _Fact(Columns.ENVELOPE, b"ENVELOPE %b", lambda facts: facts.envelope or b""),
+    FetchAtt.BODYSTRUCTURE: _Fact(Columns.STRUCTURE, b"BODYSTRUCTURE %b", lambda facts: facts.body_structure or b""),
     FetchAtt.BODY_STRUCTURE_PLAIN: _Fact(Columns.PARTS, b"BODY %b", _plain_structure),
-    FetchAtt.EMAILID: _Fact(Columns.IDS, b"EMAILID (%b)", lambda facts: facts.message_id.encode()),
-    FetchAtt.THREADID: _Fact(Columns.IDS, b"THREADID (%b)", lambda facts: facts.thread_id.encode()),
+    FetchAtt.EMAILID: _Fact(Columns.IDS, b"EMAILID (%b)", lambda facts: str(facts.message_id).encode()),
+    FetchAtt.THREADID: _Fact(Columns.IDS, b"THREADID (%b)", lambda facts: str(facts.thread_id).encode()),
     FetchAtt.SAVEDATE: _Fact(Columns.NONE, b"SAVEDATE %b", lambda facts: render.internal_date(facts.saved_at)),
 }
 
@@ -130,8 +132,13 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
     plan = Plan.of(command.items, uid=command.uid)
     fetcher = _Fetcher(session, selected, plan)
     await fetcher.run(parts)
-    if fetcher.body_missing:
-        raise BODY_MISSING
+    if fetcher.unreadable:
+        # Octets go after the rows did: look whether these messages are still meant to be there.
+        await session.refresh(force=True)
+        if not all(map(selected.is_gone, fetcher.unreadable)):
+            _log.error("message_body_missing", count=len(fetcher.unreadable))
+            raise BODY_MISSING
+        fetcher.gone = True
     if fetcher.gone and not command.uid:
         raise GONE
     return Done("FETCH completed")
@@ -145,7 +152,7 @@ class _Fetcher:
         self._shown = _Shown()
         self._marks_seen = plan.marks_seen and not selected.read_only and session.may_write
         self.gone = False
-        self.body_missing = False
+        self.unreadable: list[int] = []
 
     async def run(self, parts: Iterable[range]) -> None:
         if not self._plan.needs_facts:
@@ -205,12 +212,12 @@ class _Fetcher:
 
     def _flag_column(self, uids: Sequence[int], flags: Sequence[Flags | None]) -> list[bytes]:
         shown = self._shown
-        column = [shown[words] for words in flags]
+        column = [shown[words] for words in flags if words is not None]
         selected = self._selected
         if selected.recent and uids:
             for place, uid in enumerate(uids):
                 if selected.is_recent(uid):
-                    column[place] = render.flags(flags[place], recent=True)  # type: ignore[arg-type]
+                    column[place] = render.flags(flags[place] or (), recent=True)
         return column
 
     # -- with octets
@@ -236,10 +243,11 @@ class _Fetcher:
             results = _Results(batches)
             for place, uid, facts, words, found in plans:
                 if found is None:
-                    self.body_missing = True
+                    self.unreadable.append(uid)
                     continue
                 head = self._head(uid, facts, words, changed=uid in seen)
-                await self._write_message(place + 1, head, found, results)
+                if not await self._write_message(place + 1, head, found, results):
+                    self.unreadable.append(uid)
 
     async def _mark_seen(self, uids: list[int]) -> dict[int, Flags]:
         """Set \\Seen where it is not; the flags that these messages have then (D5)."""
@@ -271,8 +279,8 @@ class _Fetcher:
             items.append(b"FLAGS " + render.flags(words, recent=self._selected.is_recent(uid)))
         return items
 
-    async def _write_message(self, number: int, head: list[bytes], found: list[Piece], results: _Results) -> None:
-        """One FETCH response, or none when its octets are missing."""
+    async def _write_message(self, number: int, head: list[bytes], found: list[Piece], results: _Results) -> bool:
+        """One FETCH response; none, and False, when its octets are missing."""
         session = self._session
         values: list[bytes | AsyncIterator[bytes] | None] = []
         failed = False
@@ -290,9 +298,7 @@ class _Fetcher:
                 else:
                     values.append(piece.value(data))
         if failed:
-            self.body_missing = True
-            _log.error("message_body_missing")
-            return
+            return False
         session.write(b"* %d FETCH (%b" % (number, b" ".join(head)))
         gap = b" " if head else b""
         for piece, value in zip(found, values, strict=True):
@@ -306,6 +312,7 @@ class _Fetcher:
             gap = b" "
         session.write(b")\r\n")
         await session.drain()
+        return True
 
     async def _open(self, piece: Piece) -> AsyncIterator[bytes] | None:
         """The octets of a large section, once it is sure that there are any."""

@@ -22,7 +22,7 @@ from postroom.mail.header import Headers
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.folding import fold
 from postroom.mailbox.reads import Columns
-from postroom.mailbox.search import Test
+from postroom.mailbox.search import Question
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
@@ -117,20 +117,20 @@ class _Search:
 
     # -- columns
 
-    async def _test(self, test: Test, argument: int | str | date | datetime, among: Found) -> Found:
+    async def _test(self, test: Question, argument: int | str | date | datetime, among: Found) -> Found:
         return among & await self._session.shared.search.test(self._session.ref, self._selected.view.id, test, argument)
 
     async def of_larger(self, key: search.Larger, among: Found) -> Found:
-        return await self._test(Test.LARGER, key.octets, among)
+        return await self._test(Question.LARGER, key.octets, among)
 
     async def of_smaller(self, key: search.Smaller, among: Found) -> Found:
-        return await self._test(Test.SMALLER, key.octets, among)
+        return await self._test(Question.SMALLER, key.octets, among)
 
     async def of_older(self, key: search.Older, among: Found) -> Found:
-        return await self._test(Test.OLDER, self._ago(key.seconds), among)
+        return await self._test(Question.OLDER, self._ago(key.seconds), among)
 
     async def of_younger(self, key: search.Younger, among: Found) -> Found:
-        return await self._test(Test.YOUNGER, self._ago(key.seconds), among)
+        return await self._test(Question.YOUNGER, self._ago(key.seconds), among)
 
     def _ago(self, seconds: int) -> datetime:
         now = self._session.services.clock.now()
@@ -138,7 +138,9 @@ class _Search:
         return now - timedelta(seconds=min(seconds, int(now.timestamp())))
 
     async def of_object_id(self, key: search.ObjectId, among: Found) -> Found:
-        return await self._test(Test.THREAD_ID if key.thread else Test.EMAIL_ID, key.id.replace("\0", ""), among)
+        return await self._test(
+            Question.THREAD_ID if key.thread else Question.EMAIL_ID, key.id.replace("\0", ""), among
+        )
 
     async def of_dated(self, key: search.Dated, among: Found) -> Found:
         if key.kind is not DateKind.SENT:
@@ -147,7 +149,7 @@ class _Search:
         compare = _COMPARE[key.test]
         found = set()
         async for uid, facts in self._facts(among, Columns.ENVELOPE):
-            day = _sent_day(facts.envelope)
+            day = _sent_day(facts.envelope or b"")
             if day is not None and compare(day, key.day):
                 found.add(uid)
         return found
@@ -157,7 +159,7 @@ class _Search:
     async def of_contains(self, key: search.Contains, among: Found) -> Found:
         needle = fold(key.text)
         if key.field is TextField.SUBJECT:
-            return among if not needle else await self._test(Test.SUBJECT, needle.replace("\0", ""), among)
+            return among if not needle else await self._test(Question.SUBJECT, needle.replace("\0", ""), among)
         if key.field in (TextField.BODY, TextField.TEXT):
             if not needle:
                 return among
@@ -205,8 +207,8 @@ class _Search:
             ]
 
         async for uid, facts in self._facts(among, Columns.BYTES | Columns.PARTS):
-            root = unpack_tree(facts.tree)
-            page.append((uid, Span(facts.blob_key, root.header_start, max(root.header_start, root.body_start))))
+            root = unpack_tree(facts.part_tree or b"")
+            page.append((uid, Span(str(facts.blob_key), root.header_start, max(root.header_start, root.body_start))))
             if len(page) >= _PAGE:
                 for item in await read():
                     yield item
@@ -225,12 +227,12 @@ class _Search:
 
 
 _DATE_TESTS: Final = {
-    (DateKind.INTERNAL, DateTest.BEFORE): Test.INTERNAL_BEFORE,
-    (DateKind.INTERNAL, DateTest.ON): Test.INTERNAL_ON,
-    (DateKind.INTERNAL, DateTest.SINCE): Test.INTERNAL_SINCE,
-    (DateKind.SAVED, DateTest.BEFORE): Test.SAVED_BEFORE,
-    (DateKind.SAVED, DateTest.ON): Test.SAVED_ON,
-    (DateKind.SAVED, DateTest.SINCE): Test.SAVED_SINCE,
+    (DateKind.INTERNAL, DateTest.BEFORE): Question.INTERNAL_BEFORE,
+    (DateKind.INTERNAL, DateTest.ON): Question.INTERNAL_ON,
+    (DateKind.INTERNAL, DateTest.SINCE): Question.INTERNAL_SINCE,
+    (DateKind.SAVED, DateTest.BEFORE): Question.SAVED_BEFORE,
+    (DateKind.SAVED, DateTest.ON): Question.SAVED_ON,
+    (DateKind.SAVED, DateTest.SINCE): Question.SAVED_SINCE,
 }
 _COMPARE: Final[Mapping[DateTest, Callable[[date, date], bool]]] = MappingProxyType(
     {

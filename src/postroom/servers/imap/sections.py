@@ -92,7 +92,7 @@ def pieces(facts: Facts, items: Iterable[SectionItem]) -> list[Piece]:
     found = []
     for item in items:
         if item.needs_tree:
-            root = root or unpack_tree(facts.tree)
+            root = root or unpack_tree(facts.part_tree or b"")
             where = section_slices(facts.size, root, item.section)
         else:
             where = SectionSlice(0, facts.size)
@@ -105,9 +105,9 @@ def _piece(facts: Facts, item: SectionItem, where: SectionSlice | None) -> Piece
         return Piece(item.label, None)
     start, end = where.start, max(where.start, where.end)
     if not where.is_plain:
-        return Piece(item.label, Span(facts.blob_key, start, end), where, item.partial)
+        return Piece(item.label, Span(str(facts.blob_key), start, end), where, item.partial)
     if item.partial is not None:
         offset, count = item.partial
         start = min(start + offset, end)
         end = min(start + count, end)
-    return Piece(item.label, Span(facts.blob_key, start, end))
+    return Piece(item.label, Span(str(facts.blob_key), start, end))

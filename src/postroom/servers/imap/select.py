@@ -36,7 +36,7 @@ async def select(session: Session, command: c.Select) -> Done:
 async def _recent(view: FolderView, read_only: bool) -> range:
     """What is \\Recent here: only a session that may write takes it away from others (RFC 3501 §6.3.2)."""
     if read_only:
-        return range(view.recent_upto + 1, view.folder.uid_next)
+        return range(max(view.recent_upto, view.folder.recent_uid) + 1, view.folder.uid_next)
     return await view.claim_recent(view.folder.uid_next - 1)
 
 

@@ -97,12 +97,11 @@ class Selected:
 
     async def claim_recent(self) -> None:
         """Make messages that came since the last claim \\Recent in this session, unless another had them."""
-        top = self.view.folder.uid_next - 1
-        if self.read_only or self._top >= top:
-            return
-        claimed = await self.view.claim_recent(top)
-        if claimed:
-            self._add_recent(claimed)
+        view = self.view
+        while not self.read_only and self._top < (top := view.folder.uid_next - 1) and view.recent_upto < top:
+            claimed = await view.claim_recent(top)
+            if claimed:
+                self._add_recent(claimed)
 
     def _add_recent(self, claimed: range) -> None:
         if self.recent and self.recent[-1].stop == claimed.start:

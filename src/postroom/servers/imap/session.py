@@ -61,8 +61,11 @@ class Wire(Protocol):
     async def drained(self) -> None:
         """Wait until the client has read enough. Raises `Disconnected`."""
 
-    async def wait(self) -> None:
-        """Wait until there is more input, or `notify` was called. Raises `Disconnected`."""
+    async def wait(self, *, reading: bool = True) -> None:
+        """Wait until there is more input, or `notify` was called. Raises `Disconnected`.
+
+        Without `reading` no more input is taken than there is room for.
+        """
 
     def notify(self) -> None:
         """End a `wait`, or the next one."""
@@ -325,7 +328,7 @@ class Session:
             if enough():
                 return
             self.flush()
-            await self.wire.wait()
+            await self.wire.wait(reading=False)
 
     async def _answer_pending(self, finished: Iterable[PendingAnswer]) -> None:
         told = False
@@ -394,6 +397,8 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001 - every command is answered; the cause is in the log
             failure = as_answer(error)
+            if self._in_flight:
+                await self._finish_pending(self._in_flight, lambda: not self._in_flight)
             if isinstance(failure, BadCommand):
                 self.write(render.failure(raw.tag, failure))
                 self.count_bad()

@@ -219,8 +219,12 @@ class FolderView:
         """The UIDs that nobody was told of before, now this session's; the others of this process do not ask again."""
         if self.recent_upto >= upto:
             return range(0)
-        self.recent_upto = upto
-        claimed = await self._mailboxes.mark_recent(self.ref, self.id)
+        before, self.recent_upto = self.recent_upto, upto
+        try:
+            claimed = await self._mailboxes.mark_recent(self.ref, self.id)
+        except BaseException:
+            self.recent_upto = before
+            raise
         self.recent_upto = max(upto, claimed.stop - 1)
         return claimed
 

@@ -15,17 +15,17 @@ from postroom.accounts import idempotency
 from postroom.accounts.models import Principal, Tenant, TenantStatus
 from postroom.accounts.permissions import Level, Permission
 from postroom.base.errors import PostroomError
-from postroom.directory import AddressRole, AddressStatus, Identity, IdentityStatus, NewIdentity
+from postroom.directory import AddressStatus, Identity, IdentityStatus, NewIdentity
 from postroom.events.catalogue import timestamp
+from postroom.events.identities import identity_object
 from postroom.servers.http import fields, markup
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import Call, CurrentCall
-from postroom.servers.http.domain_ids import DomainIds
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
 from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
@@ -105,7 +105,6 @@ class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
         self._guard = Guard(services)
-        self._domains = DomainIds(services.database)
 
     async def create(
         self,
@@ -141,14 +140,14 @@ class _Routes:
             raise PostroomError("tenant_suspended")
         _check_cap(principal, body)
         identity, made = await self._services.identities.create(tenant.id, await _new_identity(body))
-        return (201 if made else 200), await self._shape(identity)
+        return (201 if made else 200), identity_object(identity)
 
     async def _replayed(self, call: Call, replay: idempotency.Replay) -> Json:
         reference = replay.body.get("$ref") if isinstance(replay.body, dict) else None
         if reference is None:
             shape: Json = replay.body
             return shape
-        return await self._shape(await self._services.identities.get(call.principal.scope, reference["identity_id"]))
+        return identity_object(await self._services.identities.get(call.principal.scope, reference["identity_id"]))
 
     async def list_of_tenant(
         self, tenant_id: fields.TenantId, query: Annotated[ListTenantIdentities, Query()], call: CurrentCall
@@ -178,10 +177,10 @@ class _Routes:
         found = next((item for item in identity.addresses if item.address == address), None)
         if found is None or found.status not in (AddressStatus.ACTIVE, AddressStatus.RETIRING):
             raise PostroomError("identity_not_found")
-        return JsonAnswer(await self._shape(identity))
+        return JsonAnswer(identity_object(identity))
 
     async def get(self, identity_id: fields.IdentityId, call: CurrentCall) -> Response:
-        return JsonAnswer(await self._shape(call.the_identity))
+        return JsonAnswer(identity_object(call.the_identity))
 
     async def _tenant_in_reach(self, principal: Principal, public_id: str) -> int:
         """The key of a tenant named in the query. An identity key may name its own, and still sees itself only."""
@@ -224,14 +223,7 @@ class _Routes:
         more, found = len(found) > limit, found[:limit]
         last = found[-1] if more else None
         next_cursor = None if last is None else call.cursor((timestamp(last.created_at), last.public_id), **filters)
-        return page(await self._shapes(found), next_cursor)
-
-    async def _shape(self, identity: Identity) -> Json:
-        return (await self._shapes([identity]))[0]
-
-    async def _shapes(self, identities: Sequence[Identity]) -> list[Json]:
-        domains = await self._domains.of(item.domain_id for identity in identities for item in identity.addresses)
-        return [_identity(identity, domains) for identity in identities]
+        return page([identity_object(identity) for identity in found], next_cursor)
 
 
 def register(table: RouteTable, services: HttpServices) -> None:
@@ -368,42 +360,3 @@ def _newest_first(identity: Identity) -> tuple[datetime, str]:
 
 def _position(position: tuple[str | int, str | int] | None) -> tuple[datetime, str] | None:
     return None if position is None else (datetime.fromisoformat(str(position[0])), str(position[1]))
-
-
-def _identity(identity: Identity, domains: Any) -> Json:
-    erased = identity.status is IdentityStatus.DELETED
-    owner = {"name": identity.owner_name, "email": identity.owner_email}
-    return {
-        "id": identity.public_id,
-        "tenant_id": identity.tenant_public_id,
-        "username": identity.username,
-        "display_name": identity.display_name,
-        "purpose": identity.purpose,
-        "status": identity.status.value,
-        "pause_reason": None if identity.pause_reason is None else identity.pause_reason.value,
-        "primary_address": next((item.address for item in identity.addresses if item.role is AddressRole.PRIMARY), ""),
-        "addresses": [
-            {
-                "id": item.public_id,
-                "identity_id": identity.public_id,
-                "address": item.address,
-                "local_part": item.address.rpartition("@")[0],
-                "domain_id": domains[item.domain_id],
-                "role": item.role.value,
-                "status": item.status.value,
-                "retire_at": moment(item.retire_at),
-                "retired_at": moment(item.retired_at),
-                "forwarding": None,
-                "forwarding_checked_at": None,
-                "created_at": moment(item.created_at),
-            }
-            for item in identity.addresses
-        ],
-        "owner": owner if identity.owner_name and identity.owner_email else None,
-        "signature": None if erased else {"text": identity.signature_text, "html": identity.signature_html},
-        "send_policy": {"auto_reply": "allowed", "require_known_recipient": True, **identity.send_policy},
-        "metadata": dict(identity.metadata),
-        "client_id": identity.client_id,
-        "created_at": moment(identity.created_at),
-        "updated_at": moment(identity.updated_at),
-    }

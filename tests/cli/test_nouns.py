@@ -1,0 +1,172 @@
+"""Tenants, people, identities and keys, made and listed, for people and for programs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli.driver import PASSWORD, Cli
+
+from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level
+
+
+def test_tenants(cli: Cli) -> None:
+    made = cli.json("tenant", "create", "acme", "--name", "Acme & Söhne", "--timezone", "Europe/Berlin")
+    assert (made["slug"], made["name"], made["mode"], made["address_suffix"]) == (
+        "acme",
+        "Acme & Söhne",
+        "live",
+        ".acme",
+    )
+    assert cli.json("tenant", "create", "main", "--default", "--mode", "test")["address_suffix"] == ""
+    quiet = cli("tenant", "create", "third", "--address-suffix", ".x3", "--quiet")
+    assert quiet.out.startswith("ten_")
+    listed = cli.json("tenant", "list")
+    assert [one["slug"] for one in listed["data"]] == ["third", "main", "acme"]
+    assert listed["next_cursor"] is None
+    table = cli("tenant", "list").out
+    assert "Acme & Söhne" in table
+    assert "SLUG" in table
+
+
+@pytest.mark.covers("A3")
+def test_api_errors_have_their_exit_codes(cli: Cli) -> None:
+    cli.json("tenant", "create", "acme")
+    taken = cli("tenant", "create", "acme", "--json")
+    assert (taken.code, taken.error["code"]) == (6, "slug_taken")
+    bad = cli("tenant", "create", "No Slug", "--json")
+    assert (bad.code, bad.error["code"]) == (7, "invalid_request")
+    missing = cli("identity", "list", "--tenant", "nobody", "--json")
+    assert (missing.code, missing.error["code"]) == (5, "tenant_not_found")
+    told = cli("tenant", "create", "acme")
+    assert told.out == ""
+    assert told.err.startswith("error: slug_taken (409): ")
+    assert "\nfix: " in told.err
+
+
+def test_lists_are_cut_and_continue(cli: Cli) -> None:
+    for number in range(5):
+        cli.json("identity", "create", f"agent-{number}")
+    first = cli.json("identity", "list", "--limit", "2")
+    second = cli.json("identity", "list", "--limit", "2", "--cursor", first["next_cursor"])
+    third = cli.json("identity", "list", "--limit", "2", "--cursor", second["next_cursor"])
+    names = [one["username"] for page in (first, second, third) for one in page["data"]]
+    assert names == ["agent-4", "agent-3", "agent-2", "agent-1", "agent-0"]
+    assert third["next_cursor"] is None
+    assert f"--cursor {first['next_cursor']}" in cli("identity", "list", "--limit", "2").err
+    for cursor in ("nonsense", "2030-01-01/x", "2030-01-01T00:00:00+00:00/\N{SNOWMAN}", "/"):
+        assert cli("identity", "list", "--cursor", cursor).code == 2
+
+
+def test_a_person_has_a_mailbox_of_their_own(cli: Cli) -> None:
+    made = cli.json(
+        *("person", "create", "ada", "--name", "Ada Example", "--contact-email", "Ada@example.com", "--operator"),
+        *("--password-stdin",),
+        stdin=f"{PASSWORD}\nnot this\n",
+    )
+    assert made["addresses"] == ["ada@agents.example"]
+    assert (made["contact_email"], made["is_operator"], made["has_password"]) == ("ada@example.com", True, True)
+    identities = cli.json("identity", "list")["data"]
+    assert [(one["kind"], one["primary_address"], one["id"]) for one in identities] == [
+        ("person", "ada@agents.example", made["identity_ids"][0])
+    ]
+    (listed,) = cli.json("person", "list")["data"]
+    assert listed == {key: value for key, value in made.items() if key != "tenant_id"}
+    assert "ada@agents.example" in cli("person", "list").out
+
+
+def test_a_person_whose_name_is_taken_is_not_half_made(cli: Cli) -> None:
+    cli.json("identity", "create", "ada")
+    argv = ("person", "create", "ada", "--contact-email", "ada@example.com", "--password-stdin", "--json")
+    taken = cli(*argv, stdin=f"{PASSWORD}\n")
+    assert (taken.code, taken.error["code"]) == (6, "username_taken")
+    assert cli.json("person", "list")["data"] == []
+    assert cli(*argv[:2], "ada2", *argv[3:], stdin=f"{PASSWORD}\n").code == 0
+
+
+@pytest.mark.parametrize("password", ["short\n", "\n", "", "x" * 2000 + "\n", "x" * 100_000])
+def test_bad_passwords_make_nobody(cli: Cli, password: str) -> None:
+    cli.json("tenant", "create", "acme")
+    result = cli("person", "create", "ada", "--password-stdin", "--json", stdin=password)
+    assert (result.code, result.error["code"]) == (7, "invalid_request")
+    assert cli.json("person", "list")["data"] == []
+    assert cli.json("identity", "list")["data"] == []
+
+
+def test_setting_a_password(cli: Cli) -> None:
+    made = cli.json("person", "create", "ada", "--password-stdin", stdin=f"{PASSWORD}\r\n")
+    for named in (made["id"], "ada@agents.example", "ADA@agents.example"):
+        assert cli.json("person", "set-password", named, "--password-stdin", stdin="another one\n")["id"] == made["id"]
+    told = cli("person", "set-password", made["id"], "--password-stdin", stdin="a third one\n")
+    assert told.out == f"The password of {made['id']} was changed.\n"
+    cli.json("identity", "create", "bot")
+    for named, code in (("usr_x", "person_not_found"), ("bot@agents.example", "person_not_found")):
+        missing = cli("person", "set-password", named, "--password-stdin", "--json", stdin="another one\n")
+        assert (missing.code, missing.error["code"]) == (5, code)
+    assert cli("person", "set-password", "no@agents.example", "--password-stdin", stdin="another one\n").code == 5
+
+
+def test_an_identity_is_made_once_for_its_client_id(cli: Cli) -> None:
+    argv = ("identity", "create", "bot", "--client-id", "crm-7", "--purpose", "support", "--display-name", "The Bot")
+    first = cli.json(*argv)
+    assert (first["kind"], first["display_name"], first["client_id"]) == ("agent", "The Bot", "crm-7")
+    assert cli.json(*argv) == first
+    assert cli("identity", "create", "other", "--client-id", "crm-7").code == 6
+
+
+def test_tenants_are_named_where_several_could_be_meant(cli: Cli) -> None:
+    cli.json("tenant", "create", "one")
+    assert cli.json("identity", "create", "bot")["primary_address"] == "bot.one@agents.example"
+    two = cli.json("tenant", "create", "two")
+    assert cli("identity", "create", "bot").code == 2
+    for named in ("two", two["id"]):
+        assert cli.json("identity", "list", "--tenant", named)["data"] == []
+    cli.json("tenant", "create", "main", "--default")
+    assert cli.json("identity", "create", "bot")["primary_address"] == "bot@agents.example"
+
+
+def test_keys(cli: Cli) -> None:
+    identity = cli.json("identity", "create", "bot")
+    made = cli.json(
+        *("key", "create", "--name", "reader", "--permissions", "messages:read,search:read", "--expires-in", "30d"),
+        *("--permissions", "attachments:read"),
+    )
+    assert made["key"].startswith(f"{made['prefix']}_")
+    assert made["permissions"] == ["messages:read", "attachments:read", "search:read"]
+    assert made["expires_at"] is not None
+    own = cli.json(
+        *("key", "create", "--name", "own", "--level", "identity", "--identity", "bot@agents.example"),
+        *("--permissions", "all", "--expires-at", "2099-01-01"),
+    )
+    assert (own["identity_id"], own["expires_at"]) == (identity["id"], "2099-01-01T00:00:00.000Z")
+    assert set(own["permissions"]) == MAY_HOLD[Level.IDENTITY]
+    platform = cli("key", "create", "--name", "root", "--level", "platform", "--permissions", "all", "--quiet")
+    assert platform.out.startswith("pmk_live_")
+    listed = cli.json("key", "list")["data"]
+    assert [one["name"] for one in listed] == ["root", "own", "reader"]
+    assert set(listed[0]["permissions"]) == MAY_HOLD[Level.PLATFORM]
+    assert not any("key" in one for one in listed)
+    assert [one["name"] for one in cli.json("key", "list", "--tenant", "default")["data"]] == ["own", "reader"]
+    told = cli("key", "create", "--name", "everything", "--permissions", "all")
+    assert "shown this once" in told.err
+    whole = cli.json("key", "list", "--limit", "1")["data"][0]
+    assert set(whole["permissions"]) == MAY_HOLD[Level.TENANT] - OWNER_ONLY
+
+
+def test_revoking_a_key(cli: Cli) -> None:
+    made = cli.json("key", "create", "--name", "k", "--permissions", "messages:read")
+    assert cli("key", "revoke", made["id"]).out == f"{made['id']} was revoked.\n"
+    assert cli.json("key", "revoke", made["id"])["revoked_at"] is not None
+    missing = cli("key", "revoke", "key_none", "--json")
+    assert (missing.code, missing.error["code"]) == (5, "key_not_found")
+
+
+def test_key_requests_that_cannot_be_met(cli: Cli) -> None:
+    for permissions, code in (("messages:fly", 7), ("platform:ops", 7)):
+        argv = ("key", "create", "--name", "k", "--permissions", permissions, "--json")
+        assert cli(*argv).code == code
+    assert cli("key", "create", "--name", "k", "--permissions", "all", "--expires-at", "2001-01-01").code == 7
+
+
+def test_text_from_outside_is_harmless_on_a_terminal(cli: Cli) -> None:
+    cli.json("identity", "create", "bot", "--display-name", "evil \u202eeman")
+    assert "evil <U+202E>eman" in cli("identity", "list").out
+    assert cli.json("identity", "list")["data"][0]["display_name"] == "evil \u202eeman"

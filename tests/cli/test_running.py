@@ -1,0 +1,159 @@
+"""Commands as programs, beside a running server and beside one another, on the bundled PostgreSQL (B17)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.cli.driver import DEADLINE, PASSWORD, clean_environment, free_base, run_program
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bundled PostgreSQL needs Linux")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, int]:
+    """A data directory with its configuration, and the first of its ports."""
+    base = free_base()
+    data_dir = tmp_path / "data"
+    data_dir.mkdir(mode=0o700)
+    (data_dir / "postroom.toml").write_text(
+        f'env = "local"\nplatform_domain = "agents.example"\n[smtp]\nhost = "127.0.0.1"\nport = {base + 1}\n'
+        f'[imap]\nhost = "127.0.0.1"\nport = {base + 2}\n[api]\nhost = "127.0.0.1"\nport = {base}\n'
+    )
+    return data_dir, base
+
+
+@contextmanager
+def serving(data_dir: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server on *data_dir*, ended with SIGTERM."""
+    argv = [sys.executable, "-m", "postroom", "serve", "--data-dir", str(data_dir), *options]
+    with (data_dir.parent / "serve.log").open("wb") as log:
+        server = subprocess.Popen(argv, env=clean_environment(), stdout=log, stderr=log)
+    try:
+        yield server
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(DEADLINE)
+
+
+def wait_until_healthy(base: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while run_program("healthcheck", "--url", f"http://127.0.0.1:{base}", env=clean_environment()).code:
+        assert time.monotonic() < deadline, "the server does not come up"
+
+
+@pytest.mark.covers("A5", "H4", "B17")
+def test_commands_beside_a_server(place: tuple[Path, int]) -> None:
+    data_dir, base = place
+    env = clean_environment()
+    at = ("--data-dir", str(data_dir))
+    with serving(data_dir) as server:
+        # At once: the command waits for the server that is starting.
+        made = run_program("person", "create", "ada", "--password-stdin", "--json", *at, env=env, stdin=f"{PASSWORD}\n")
+        assert made.document["addresses"] == ["ada@agents.example"]
+        wait_until_healthy(base)
+        key = run_program("key", "create", "--name", "k", "--permissions", "all", "--quiet", *at, env=env)
+        assert key.out.startswith("pmk_live_")
+        checked = run_program("doctor", "--json", *at, env=env)
+        found = {check["name"]: check for check in checked.document["checks"]}
+        assert checked.code == 0
+        assert {found[f"port.{name}"]["detail"].partition(": ")[2] for name in ("smtp", "imap", "http")} == {
+            "this Postroom listens"
+        }
+        second = run_program("serve", *at, env=env)
+        assert second.code == 10
+        assert "another Postroom" in second.err
+        assert server.poll() is None
+    assert server.returncode == 0
+    # And without it: the database is started for the command.
+    assert len(run_program("person", "list", "--json", *at, env=env).document["data"]) == 1
+    assert not (data_dir / "postgres" / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.covers("B19")
+def test_several_processes_under_one_supervisor(place: tuple[Path, int]) -> None:
+    data_dir, base = place
+    with serving(data_dir, "--processes", "2", "--roles", "http,worker") as server:
+        wait_until_healthy(base)
+        with pytest.raises(OSError), socket.create_connection(("127.0.0.1", base + 1), timeout=5):
+            pass
+    assert server.returncode == 0
+
+
+@pytest.mark.covers("B17")
+def test_commands_without_a_server_take_turns(place: tuple[Path, int]) -> None:
+    data_dir, _ = place
+    at = ("--data-dir", str(data_dir))
+
+    def create(name: str) -> str:
+        result = run_program("identity", "create", name, "--quiet", *at, env=clean_environment())
+        assert result.code == 0, result.err
+        return result.out
+
+    run_program("tenant", "create", "main", "--default", *at, env=clean_environment())
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(create, ("one", "two", "three")))
+    listed = run_program("identity", "list", "--json", *at, env=clean_environment()).document["data"]
+    assert {one["id"] for one in listed} == {text.strip() for text in made}
+
+
+@pytest.mark.covers("A3")
+def test_an_interrupted_command_stops_what_it_started(place: tuple[Path, int]) -> None:
+    data_dir, _ = place
+    argv = [sys.executable, "-m", "postroom", "migrate", "--json", "--data-dir", str(data_dir)]
+    command = subprocess.Popen(argv, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + DEADLINE
+    while not (data_dir / "postgres" / "data" / "postmaster.pid").exists() and time.monotonic() < deadline:
+        assert command.poll() is None
+        time.sleep(0.01)
+    command.send_signal(signal.SIGTERM)
+    out, err = command.communicate(timeout=DEADLINE)
+    assert (command.returncode, err) == (130, b"")
+    assert json.loads(out)["error"]["code"] == "cli_interrupted"
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    argv = f"{sys.executable} -m postroom --help | head -c 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", argv], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.covers("A3")
+def test_a_person_is_asked_for_the_password_twice(database_url: str, tmp_path: Path) -> None:
+    env = clean_environment(
+        POSTROOM_ENV="local",
+        POSTROOM_PLATFORM_DOMAIN="agents.example",
+        POSTROOM_DATABASE_URL=database_url,
+        POSTROOM_DATA_DIR=str(tmp_path),
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-m", "postroom", "person", "create", "ada", "--quiet"], env)
+    shown = b""
+    for answer in ("one password", "another password", PASSWORD, PASSWORD):
+        asked = b""
+        while not asked.endswith(b": "):
+            asked += os.read(terminal, 1024)
+        shown += asked
+        os.write(terminal, f"{answer}\n".encode())
+    # A child that cannot print cannot end: read all it has to say.
+    with contextlib.suppress(OSError):
+        while more := os.read(terminal, 1024):
+            shown += more
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert PASSWORD.encode() not in shown
+    assert len(run_program("person", "list", "--json", env=env).document["data"]) == 1

@@ -1,0 +1,57 @@
+"""Envelopes, recipients and a stand-in for ingest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from postroom.mailbox.ingest import Delivery, Failure, IngestError
+from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, Refused
+from postroom.smtp.envelope import Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """A recipient as the directory resolves it."""
+
+    base: str
+    mailbox_id: int = 1
+    tenant_id: int = 1
+    tenant_public_id: str = "ten_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    identity_public_id: str = "idn_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+
+@dataclass(slots=True)
+class FakeIngest:
+    """Takes everything, or answers what it was told to."""
+
+    answer: Refused | Failure | None = None
+    taken: list[Delivery] = field(default_factory=list)
+
+    async def deliver(self, delivery: Delivery) -> GroupOutcome:
+        self.taken.append(delivery)
+        if isinstance(self.answer, Failure):
+            raise IngestError(self.answer)
+        if self.answer is not None:
+            return self.answer
+        return tuple(
+            Appended(copy.id, copy.mailbox, copy.thread_id, FolderKey(1), n + 1, 1, 2)
+            for n, copy in enumerate(delivery.copies)
+        )
+
+
+def envelope(*recipients: To, mail_from: str = "anna@example.com", tls: bool = True) -> Envelope[To]:
+    return Envelope(
+        connection_id="c0ffee",
+        peer_ip="192.0.2.7",
+        peer_name="mx.example.com",
+        helo="mx.example.com",
+        esmtp=True,
+        tls=tls,
+        mail_from=mail_from,
+        recipients=tuple((to.base, to) for to in recipients),
+        smtputf8=False,
+        body_8bit=True,
+        declared_size=None,
+        received_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )

@@ -1,0 +1,170 @@
+"""What is known of a message: never an exception, never text that can't be stored (B2, B3, B5, B13)."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postroom.inbound.describe import MAX_ATTACHMENTS, MAX_RECIPIENTS, describe
+from postroom.mailbox.models import Content, RecipientKind
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+TRACE = b"Return-Path: <>\r\nReceived: from x; Tue, 01 Jan 2030 00:00:00 +0000\r\n"
+
+# Pieces of which broken mail is made.
+PIECES = st.sampled_from(
+    [
+        *(b"From: ", b"To: ", b"Cc: ", b"Subject: ", b"Message-ID: ", b"In-Reply-To: ", b"References: ", b"Date: "),
+        *(b"Reply-To: ", b"Content-Type: ", b"Content-Disposition: ", b"Content-Transfer-Encoding: ", b"Content-ID: "),
+        *(
+            b"\r\n",
+            b"\r\n\r\n",
+            b"\n",
+            b"\r",
+            b" ",
+            b"\t",
+            b"\0",
+            b";",
+            b",",
+            b":",
+            b"<",
+            b">",
+            b"@",
+            b'"',
+            b"\\",
+            b"(",
+        ),
+        *(
+            b"anna@example.com",
+            b"<a@example.com>",
+            b"undisclosed-recipients:;",
+            b"=?utf-8?q?=00=ED=A0=80?=",
+            b"=?x?q?y?=",
+        ),
+        *(b"=?utf-8?b?2A==?=", b"=?utf-16?b?2AA=?=", b"=?iso-2022-jp?b?GyRCJCI=?=", b"multipart/mixed; boundary=b"),
+        *(
+            b"multipart/alternative; boundary=b",
+            b"message/rfc822",
+            b"text/html; charset=utf-7",
+            b"text/plain; charset=utf-16",
+        ),
+        *(b"--b\r\n", b"--b--\r\n", b"base64", b"quoted-printable", b"8bit", b"=ED=A0=80", b"=00", b"AAAA", b"2A=="),
+        *(b"\xed\xa0\x80", b"\xff", b"<p>&#0;&#xd800;</p>", b"attachment; filename*=utf-8''%00%ed%a0%80", b"name=x"),
+        *(b"Tue, 01 Jan 2030 00:00:00 +0000", b"Fri, 99 Foo 0000 25:61:61 +9999", b"x" * 300),
+    ]
+)
+BROKEN = st.lists(PIECES | st.binary(max_size=8), max_size=40).map(b"".join)
+
+
+def check(content: Content, raw: bytes) -> None:
+    texts = [content.rfc_message_id, content.subject, content.thread_subject, content.subject_fold, content.snippet]
+    texts += [content.text, content.extracted_text, content.in_reply_to or "", *content.reference_ids]
+    texts += [part for point in content.recipients for part in (point[1].address, point[1].name)]
+    if content.sender:
+        texts += [content.sender.address, content.sender.name]
+    for part in content.attachments:
+        texts += [part.filename or "", part.content_type, part.content_id or "", part.disposition or ""]
+    for text in texts:
+        assert "\0" not in text
+        text.encode()
+        orjson.dumps(text)
+    # Lists travel to the database as words.
+    assert not any(set(one) & set(" \t\r\n") for one in content.reference_ids)
+    assert len(content.rfc_message_id.encode()) <= 998
+    assert "@" in content.rfc_message_id
+    assert content.raw_sha256 == hashlib.sha256(raw).digest()
+    assert content.raw_size == len(TRACE) + len(raw)
+    assert NOW - timedelta(days=3652) <= content.sent_at <= NOW + timedelta(days=1)
+
+
+@pytest.mark.covers("B2", "B3", "B5", "B13")
+@settings(max_examples=400, deadline=None)
+@given(raw=BROKEN, headers_only=st.booleans())
+def test_anything_can_be_described(raw: bytes, headers_only: bool) -> None:
+    check(describe(TRACE, raw, NOW, headers_only=headers_only), raw)
+
+
+@pytest.mark.covers("B2", "B3", "B5")
+@settings(max_examples=300, deadline=None)
+@given(head=BROKEN, body=BROKEN, kind=st.sampled_from([b"multipart/mixed", b"multipart/alternative", b"text/html"]))
+def test_anything_in_a_frame_can_be_described(head: bytes, body: bytes, kind: bytes) -> None:
+    raw = b"From: a@example.com\r\n" + head + b"\r\nContent-Type: " + kind + b"; boundary=b\r\n\r\n--b\r\n" + body
+    check(describe(TRACE, raw, NOW), raw)
+
+
+def facts(raw: bytes) -> set[str]:
+    return set(describe(TRACE, raw, NOW).facts)
+
+
+@pytest.mark.covers("B3")
+@pytest.mark.parametrize("header", [b"", b"Message-ID: nonsense\r\n", b"Message-ID:\r\n", b"Message-ID: <>\r\n"])
+def test_a_missing_message_id_is_synthetic(header: bytes) -> None:
+    raw = b"From: a@example.com\r\n" + header + b"\r\nHello\r\n"
+    content = describe(TRACE, raw, NOW)
+    assert content.rfc_message_id == f"{hashlib.sha256(raw).hexdigest()}@synthetic.invalid"
+    assert content.facts == ("message_id_synthetic",)
+
+
+@pytest.mark.covers("B13")
+def test_no_sender_or_several() -> None:
+    tail = b"Message-ID: <1@example.com>\r\n\r\nHello\r\n"
+    assert facts(b"From: a@example.com\r\n" + tail) == set()
+    assert facts(b"To: a@example.com\r\n" + tail) == {"parse_degraded"}
+    several = describe(TRACE, b"From: A <a@example.com>, b@example.com\r\n" + tail, NOW)
+    assert several.facts == ("parse_degraded",)
+    assert several.sender is not None
+    assert several.sender.address == "a@example.com"
+
+
+@pytest.mark.covers("B5")
+def test_bytes_that_are_no_text_degrade() -> None:
+    head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: text/plain; charset=%s\r\n\r\n"
+    assert describe(TRACE, head % b"windows-1252" + b"Gr\xfc\xdfe", NOW).text.strip() == "Grüße"
+    broken = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    assert "parse_degraded" in broken.facts
+    assert "\ufffd" in broken.text
+
+
+@pytest.mark.covers("B2")
+def test_depth_and_number_of_parts_are_bounded() -> None:
+    deep = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n) for n in range(200))
+    head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n"
+    assert facts(head + deep) == {"parse_degraded"}
+    wide = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\nx\r\n" * 5000 + b"--b--\r\n"
+    content = describe(TRACE, head + wide, NOW)
+    assert "parse_degraded" in content.facts
+    assert len(content.attachments) <= MAX_ATTACHMENTS
+
+
+@pytest.mark.covers("B2", "D5")
+def test_limits() -> None:
+    crowd = b", ".join(b"p%d@example.com" % n for n in range(5000))
+    raw = b"From: a@example.com\r\nTo: " + crowd + b"\r\nMessage-ID: <1@example.com>\r\n\r\n" + b"word " * 200_000
+    content = describe(TRACE, raw, NOW)
+    assert sum(kind is RecipientKind.TO for kind, _ in content.recipients) == MAX_RECIPIENTS
+    assert set(content.facts) == {"parse_degraded", "body_truncated"}
+    assert len(content.text.encode()) <= 512 * 1024
+    assert len(content.extracted_text.encode()) <= 256 * 1024
+    assert len(content.snippet) <= 240
+
+
+@pytest.mark.covers("B2")
+def test_headers_only_says_so() -> None:
+    raw = b"From: a@example.com\r\nSubject: Hi\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
+    content = describe(TRACE, raw, NOW, headers_only=True)
+    assert (content.subject, content.text, content.facts) == ("Hi", "", ("parse_degraded",))
+    whole = describe(TRACE, raw, NOW)
+    assert (content.raw_sha256, content.body_sha256) == (whole.raw_sha256, whole.body_sha256)
+
+
+@pytest.mark.covers("B14")
+def test_our_trace_lines_are_in_no_hash() -> None:
+    raw = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
+    one, two = describe(TRACE, raw, NOW), describe(TRACE.replace(b"from x", b"from elsewhere"), raw, NOW)
+    assert (one.raw_sha256, one.body_sha256) == (two.raw_sha256, two.body_sha256)
+    assert one.raw_size != two.raw_size

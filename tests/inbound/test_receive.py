@@ -1,0 +1,184 @@
+"""From the final dot to the reply: what is stored for whom, and what the sender is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.mailbox.letters import Box, check_mailbox, make_boxes, raw_mail
+
+from postroom.base.clock import ManualClock
+from postroom.base.ids import IdGenerator
+from postroom.blobs import MaildirStore
+from postroom.db import Database
+from postroom.inbound.parsing import Parser
+from postroom.inbound.receive import Receiver
+from postroom.mailbox.ingest import Failure, Ingest
+from postroom.mailbox.models import Refusal, Refused
+
+from .fakes import FakeIngest, To, envelope
+
+
+def receiver(clock: ManualClock, ingest: Any, local: Mapping[str, To] | None = None) -> Receiver:
+    known = dict(local or {})
+
+    async def local_mailbox(address: str) -> To | None:
+        return known.get(address)
+
+    return Receiver(
+        ingest,
+        Parser(),
+        clock,
+        IdGenerator(clock),
+        hostname="mx.agents.example",
+        version="1",
+        local_mailbox=local_mailbox,
+    )
+
+
+def target(box: Box, address: str | None = None) -> To:
+    return To(address or box.address, box.ref.mailbox_id, box.ref.tenant_id, box.tenant_id, box.identity_id)
+
+
+@pytest.mark.covers("A8", "J1", "A9")
+@pytest.mark.parametrize(
+    ("answer", "code", "enhanced"),
+    [
+        (None, 250, "2.0.0"),
+        (Refused(Refusal.MAILBOX_FULL), 452, "4.2.2"),
+        (Refused(Refusal.MAILBOX_GONE), 451, "4.3.0"),
+        (Refused(Refusal.FOLDER_GONE), 451, "4.3.0"),
+        (Refused(Refusal.UID_EXHAUSTED), 451, "4.3.0"),
+        (Failure.STORAGE_FULL, 452, "4.3.1"),
+        *((failure, 451, "4.3.0") for failure in Failure if failure is not Failure.STORAGE_FULL),
+    ],
+)
+async def test_replies(clock: ManualClock, answer: Any, code: int, enhanced: str) -> None:
+    ingest = FakeIngest(answer)
+    reply = await receiver(clock, ingest).receive(envelope(To("box@agents.example")), raw_mail())
+    assert (reply.code, reply.enhanced) == (code, enhanced)
+    if code == 250:
+        assert ingest.taken[0].copies[0].id in reply.text
+
+
+@pytest.mark.covers("A8", "B5")
+@settings(max_examples=50)
+@given(raw=st.binary(max_size=400))
+async def test_bytes_are_trace_then_exactly_the_original(raw: bytes) -> None:
+    clock, ingest = ManualClock(datetime(2030, 1, 1, tzinfo=UTC)), FakeIngest()
+    reply = await receiver(clock, ingest).receive(envelope(To("box@agents.example")), raw)
+    assert reply.code == 250
+    (delivery,) = ingest.taken
+    prefix, original = delivery.pieces
+    assert original == raw
+    lines = prefix.split(b"\r\n")
+    assert lines[0] == b"Return-Path: <anna@example.com>"
+    assert lines[1].startswith(b"Received: from mx.example.com (mx.example.com [192.0.2.7])")
+    assert prefix.endswith(b"\r\n")
+    assert b"for <box@agents.example>" in prefix
+    assert b"ESMTPS" in prefix
+    content = delivery.copies[0].content
+    assert (content.prefix_len, content.raw_size) == (len(prefix), len(prefix) + len(raw))
+
+
+@pytest.mark.covers("A8", "A10")
+async def test_several_recipients_are_named_to_nobody(clock: ManualClock) -> None:
+    ingest = FakeIngest()
+    one, two = To("one@agents.example", 1), To("two@agents.example", 2)
+    await receiver(clock, ingest).receive(envelope(one, two), raw_mail(to="one@agents.example"))
+    (delivery,) = ingest.taken
+    assert b"for <" not in delivery.pieces[0]
+    assert b"two@agents.example" not in b"".join(delivery.pieces)
+    first, second = delivery.copies
+    assert first.content is second.content
+    assert [(copy.delivered_to, copy.is_bcc) for copy in delivery.copies] == [
+        ("one@agents.example", False),
+        ("two@agents.example", True),
+    ]
+    assert len({copy.id for copy in delivery.copies} | {copy.thread_id for copy in delivery.copies}) == 4
+    assert first.blob_key == f"t/{one.tenant_public_id}/i/{one.identity_public_id}/m/{first.id}/raw.eml"
+
+
+@pytest.mark.covers("A9")
+@pytest.mark.parametrize(
+    ("to", "cc", "primary"),
+    [
+        ("one@agents.example, two@agents.example", "", {1}),
+        ("two@agents.example, one@agents.example", "", {2}),
+        ("x@example.com, two@agents.example", "one@agents.example", {2}),
+        ("x@example.com", "one@agents.example, two@agents.example", {1}),
+        # An address of the tenant that is no recipient of this copy is the primary; then neither is.
+        ("three@agents.example, one@agents.example", "", set()),
+        # Of another tenant, or of nobody: none resolves, so each is.
+        ("other@agents.example, x@example.com", "", {1, 2}),
+        (", ".join(f"x{n}@example.com" for n in range(50)) + ", one@agents.example", "", {1, 2}),
+    ],
+)
+async def test_the_primary_recipient(clock: ManualClock, to: str, cc: str, primary: set[int]) -> None:
+    ingest = FakeIngest()
+    local = {"three@agents.example": To("three@agents.example", 3), "other@agents.example": To("o", 9, tenant_id=2)}
+    recipients = To("one@agents.example", 1), To("two@agents.example", 2)
+    await receiver(clock, ingest, local).receive(envelope(*recipients), raw_mail(to=to, cc=cc))
+    (delivery,) = ingest.taken
+    assert {copy.mailbox.mailbox_id for copy in delivery.copies if copy.is_primary_recipient} == primary
+
+
+@pytest.mark.covers("A10", "B14")
+@pytest.mark.parametrize("first", ["alias@agents.example", "box@agents.example"])
+async def test_alias_and_primary_in_one_envelope(clock: ManualClock, first: str) -> None:
+    ingest = FakeIngest()
+    names = sorted(("alias@agents.example", "box@agents.example"), key=lambda name: name != first)
+    await receiver(clock, ingest).receive(envelope(*(To(name) for name in names)), raw_mail(to="box@agents.example"))
+    ((copy,),) = [delivery.copies for delivery in ingest.taken]
+    assert (copy.delivered_to, copy.is_bcc) == ("box@agents.example", False)
+
+
+@pytest.fixture
+async def blobs(tmp_path: Path) -> AsyncIterator[MaildirStore]:
+    store = MaildirStore(tmp_path, fsync=False)
+    yield store
+    await store.close()
+
+
+@pytest.mark.covers("A8", "A9", "A10", "B14", "B3", "J2")
+async def test_with_real_ingest(
+    db: Database, clock: ManualClock, ids: IdGenerator, blobs: MaildirStore, tmp_path: Path
+) -> None:
+    one, two = await make_boxes(db, ids, clock, 2)
+    ingest = Ingest(db, blobs, clock, committed=lambda _: None)
+    ingest.start()
+    inbound = receiver(clock, ingest)
+    raw = raw_mail(message_id="1@example.com", to=one.address)
+    try:
+        first = await inbound.receive(envelope(target(one), target(two)), raw)
+        clock.advance(60)
+        # A retry: the trace differs, the octets do not.
+        again = await inbound.receive(envelope(target(one), target(two)), raw)
+        assert (first.code, again) == (250, first)
+        changed = await inbound.receive(envelope(target(one)), raw_mail(message_id="1@example.com", body="Other"))
+        assert changed.code == 250
+    finally:
+        await ingest.stop()
+    async with db.acquire() as conn:
+        rows = await conn.fetch("SELECT * FROM messages ORDER BY id")
+        assert [(row["mailbox_id"], row["is_bcc"], row["is_primary_recipient"]) for row in rows] == [
+            (one.ref.mailbox_id, False, True),
+            (two.ref.mailbox_id, True, False),
+            (one.ref.mailbox_id, True, True),
+        ]
+        assert ["message_id_conflict" in row["facts"] for row in rows] == [True, False, True]
+        for row in rows:
+            data = await blobs.get(row["blob_key"])
+            assert len(data) == row["raw_size"]
+            assert data[: row["raw_prefix_len"]].startswith(b"Return-Path: <anna@example.com>\r\n")
+        assert (await blobs.get(rows[0]["blob_key"]))[rows[0]["raw_prefix_len"] :] == raw
+        assert len(await blobs.list()) == 3
+        # One file for both recipients of the first.
+        assert blobs.path(rows[0]["blob_key"]).stat().st_ino == blobs.path(rows[1]["blob_key"]).stat().st_ino
+        for box in (one, two):
+            await check_mailbox(conn, box.ref)
