@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn
 import psutil
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from .common import PROJECT, RESULTS, Row, kill, tree
@@ -115,7 +116,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _run_here(name: str, quick: bool, result: Path) -> None:
     """In the module's own process: measure, and write the rows."""
-    signal.signal(signal.SIGTERM, _leave)
     rows: list[Row] = importlib.import_module(f"benchmarks.{name}").run(quick)
     result.write_text(json.dumps(rows))
 
@@ -137,7 +137,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
         for row in outcome.rows:
             made.add_row(*_cells(row))
         if outcome.error:
-            made.add_row(f"[bold red]FAILED: {outcome.error.splitlines()[0]}[/bold red]")
+            made.add_row(f"[bold red]FAILED: {escape(outcome.error.splitlines()[0])}[/bold red]")
     return made
 
 
@@ -145,14 +145,14 @@ def _cells(row: Row) -> list[str]:
     met = is_met(row)
     peer_name, peer = peer_of(row)
     return [
-        f"  {row['name']}",
+        escape(f"  {row['name']}"),
         number(row["value"]),
-        str(row["unit"]),
+        escape(str(row["unit"])),
         "" if met is None else f"{'≥' if is_rate(row) else '≤'} {number(row['target'])}",
         "" if met is None else "[green]yes[/green]" if met else "[red]no[/red]",
         "" if peer is None else number(peer),
         f"{row['value'] / peer:.2f}" if peer else "",
-        peer_name,
+        escape(peer_name),
     ]
 
 
@@ -245,4 +245,5 @@ def report(outcomes: Sequence[Outcome], quick: bool, started: datetime, also: Pa
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _leave)
     sys.exit(main())

@@ -170,6 +170,21 @@ def kill(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(list(processes), timeout=10)
 
 
+def keep_niceness(processes: Iterable[psutil.Process]) -> None:
+    """Give the sessions of these processes the niceness that this process was started with.
+
+    Linux shares the CPU among sessions first, so that without this `nice` would say nothing about a server that runs in
+    a session of its own. For the same reason every server and every load client gets one: what is compared has the
+    same share of a busy machine.
+    """
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    if not nice:
+        return
+    for session in {os.getsid(process.pid) for process in processes if process.is_running()}:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{session}/autogroup").write_text(str(nice))
+
+
 def wait_for_ports(ports: Iterable[int], process: subprocess.Popen[bytes], deadline: float) -> None:
     """Until all of them can be connected to. Raises RuntimeError when the process ends or *deadline* (monotonic)
     passes.
@@ -298,7 +313,12 @@ class Server:
         began = time.monotonic()
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=self.directory, env=self._environment(), stdout=log, stderr=log
+                self._command,
+                cwd=self.directory,
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             wait_for_ports(self.ports, self._process, began + START_SECONDS)
@@ -307,6 +327,7 @@ class Server:
             log_tail = (self.directory / "log").read_text(errors="replace")[-2000:]
             self.stop()
             raise RuntimeError(f"the server {error}\n{log_tail}") from None
+        keep_niceness([*self._server_tree(), *self._database_tree()])
         return time.monotonic() - began
 
     def stop(self) -> None:

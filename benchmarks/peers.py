@@ -23,7 +23,19 @@ from typing import Final, Self
 
 import psutil
 
-from .common import DOMAIN, PASSWORD, Memory, cpu_seconds, free_ports, is_in_memory, kill, memory, tree, work_root
+from .common import (
+    DOMAIN,
+    PASSWORD,
+    Memory,
+    cpu_seconds,
+    free_ports,
+    is_in_memory,
+    keep_niceness,
+    kill,
+    memory,
+    tree,
+    work_root,
+)
 from .common import wait_for_ports as wait_for
 
 START_SECONDS: Final = 30.0
@@ -171,6 +183,7 @@ class PostfixDovecot:
             wait_for([self.imap_port], self._processes[-1], deadline)
             self._run("postfix", "-c", str(self.root / "postfix"), "start-fg")
             wait_for([self.smtp_port], self._processes[-1], deadline)
+            keep_niceness(self._tree())
         except BaseException as error:
             said = self._said()
             self._stop()

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .common import DOMAIN, PROJECT
+from .common import DOMAIN, PROJECT, keep_niceness
 from .messages import Load
 
 BOXES: Final = 200
@@ -242,6 +242,7 @@ class Feeder:
             [sys.executable, "-m", "benchmarks.smtp_load", json.dumps(asdict(order))],
             cwd=PROJECT,
             stdout=subprocess.PIPE,
+            start_new_session=True,
             check=True,
             timeout=SEND_SECONDS + 60,
         )
@@ -257,6 +258,8 @@ class Feeder:
 
 
 if __name__ == "__main__":
+    import psutil
     import uvloop
 
+    keep_niceness([psutil.Process()])
     print(json.dumps(asdict(uvloop.run(_send(Order(**json.loads(sys.argv[1])))))))

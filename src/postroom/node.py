@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import ssl
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -18,7 +18,7 @@ from postroom.app import DIRECTORY_CHANNEL, Core
 from postroom.base import log as base_log
 from postroom.base.settings_tree import Role
 from postroom.blobs.store import StorageError
-from postroom.db import DatabaseUnavailable, Listener, Migrator
+from postroom.db import DatabaseUnavailable, Listener, Migrator, is_transient
 from postroom.db.statistics import analyze_grown
 from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
@@ -49,9 +49,14 @@ from postroom.worker import Periodic, Worker
 log = base_log.get("node")
 
 UPKEEP_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 1.0
+"""After which background work is begun anew that the database let down."""
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
+
+
+Work = Callable[[], Coroutine[None, None, None]]
 
 
 class Serving(Protocol):
@@ -99,11 +104,11 @@ class Node:
         self._hints = self._listen_for_hints()
         await self._hints.start()
         self.ingest.start()
-        self._work(self.core.live.poll(self.core.database), "live-poll")
-        self._work(self._keep_up(), "upkeep")
+        self._work(lambda: self.core.live.poll(self.core.database), "live-poll")
+        self._work(self._keep_up, "upkeep")
         if Role.WORKER in self._roles:
-            self._work(self.indexer.run(), "words")
-            self._work(Worker(self.core.database, self.core.clock, self._periodic()).run(), "periodic")
+            self._work(self.indexer.run, "words")
+            self._work(Worker(self.core.database, self.core.clock, self._periodic()).run, "periodic")
         for name, host, port, made in self._make_listeners():
             await made.start(host or None, port, reuse_port=self._reuse_port)
             self._listeners[name] = made
@@ -318,8 +323,8 @@ class Node:
             Periodic("sweep_staging", timedelta(hours=1), staging),
         ]
 
-    def _work(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+    def _work(self, work: Work, name: str) -> None:
+        task = asyncio.create_task(_lasting(work, name), name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
 
@@ -339,6 +344,18 @@ async def refresh_links(core: Core) -> None:
                 await core.blobs.unlink_address(link.domain, link.local)
         except StorageError as error:
             log.warning("address_link_failed", reason=error.reason)
+
+
+async def _lasting(work: Work, name: str) -> None:
+    """Work that survives its database: begun anew when a loss of the database ended it."""
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            log.warning("background_work_interrupted", work=name, error=type(error).__name__)
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 def cursor_secret(master_key: bytes) -> bytes:

@@ -18,7 +18,7 @@ from postroom.app import open_core, open_postgres
 from postroom.base import log as base_log
 from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import Settings
-from postroom.blobs.maildir import MaildirStore
+from postroom.blobs.maildir import SWEEP_AGE_SECONDS, MaildirStore
 from postroom.db import Database, Migrator
 from postroom.node import Node
 
@@ -50,24 +50,27 @@ async def serve(settings: Settings, secrets: Secrets, *, ready: Ready | None = N
     """
     stop = stop_on_signals()
     async with open_postgres(settings) as url:
-        await MaildirStoreSweep(settings).run()
+        await _sweep_staging(settings)
         if settings.server.processes == 1:
             return await _serve_here(settings, secrets, url, stop, ready, reuse_port=False)
-        await Migrator(Database(url)).run()
+        if settings.database.run_migrations:
+            await Migrator(Database(url)).run()
         if ready is not None:
             ready(Running({}, url))
         return await _Children(settings.server.processes, url, settings.server.shutdown_timeout_secs).run(stop)
 
 
 async def serve_child(settings: Settings, secrets: Secrets, url: str) -> int:
-    """One of several processes: as `serve`, with the database that the supervisor runs."""
-    return await _serve_here(settings, secrets, url, stop_on_signals(), None, reuse_port=True)
+    """One of several processes: as `serve`, with the database that the supervisor runs. Ends with the supervisor."""
+    stop = stop_on_signals()
+    _stop_with_supervisor(stop)
+    return await _serve_here(settings, secrets, url, stop, None, reuse_port=True)
 
 
 async def _serve_here(
     settings: Settings, secrets: Secrets, url: str, stop: asyncio.Event, ready: Ready | None, *, reuse_port: bool
 ) -> int:
-    async with open_core(settings, secrets, url) as core:
+    async with open_core(settings, secrets, url, migrate=settings.database.run_migrations) as core:
         node = Node(core, reuse_port=reuse_port)
         try:
             await node.start()
@@ -80,18 +83,16 @@ async def _serve_here(
         return 1 if node.failed.is_set() else 0
 
 
-class MaildirStoreSweep:
-    """Removes what a crash left half written, before anybody writes (mail-server.md E2)."""
+async def _sweep_staging(settings: Settings) -> None:
+    """Remove what a crash left half written, before anybody writes (mail-server.md E2).
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    async def run(self) -> None:
-        store = MaildirStore(self._settings.server.data_dir)
-        try:
-            await store.sweep(0)
-        finally:
-            await store.close()
+    Of any age only under the bundled database, whose lock says that nobody else uses the data directory.
+    """
+    store = MaildirStore(settings.server.data_dir)
+    try:
+        await store.sweep(SWEEP_AGE_SECONDS if settings.database.url else 0)
+    finally:
+        await store.close()
 
 
 class _Children:
@@ -117,7 +118,10 @@ class _Children:
         while not stop.is_set():
             started = loop.time()
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "postroom", *sys.argv[1:], env=self._environment, start_new_session=True
+                *(sys.executable, "-m", "postroom", *sys.argv[1:]),
+                stdin=asyncio.subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
             )
             ended = asyncio.create_task(child.wait())
             stopping = asyncio.create_task(stop.wait())
@@ -150,6 +154,20 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     return stop
+
+
+def _stop_with_supervisor(stop: asyncio.Event) -> None:
+    """Set `stop` when the supervisor is gone, however it went: it holds the other end of our standard input, and never
+    writes. A child left alone would go on taking mail beside those of the next supervisor, and nobody could stop it.
+    """
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+
+    def gone() -> None:
+        loop.remove_reader(descriptor)
+        stop.set()
+
+    loop.add_reader(descriptor, gone)
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -271,3 +271,17 @@ async def test_fetch_of_every_item(office: Any) -> None:
         rb'BODYSTRUCTURE \("text" "plain" .*\) INTERNALDATE " 1-Jan-2030 00:00:00 \+0000"\)$',
         line,
     ), line
+
+
+@pytest.mark.covers("D6", "D21")
+async def test_a_client_that_never_reads_is_cut_off(office: Any, until: Any) -> None:
+    listener = await office.listen(write_timeout=0.2)
+    for n in range(300):
+        await office.deliver(b"Subject: small %d\r\n\r\n" % n + b"y" * 40_000 + b"\r\n")
+    client = await office.client(b"INBOX", listener)
+    transport: Any = client.writer.transport
+    transport.pause_reading()
+    client.send(b"x FETCH 1:* (UID BODY.PEEK[])\r\n")
+    await until(lambda: listener.connection_count == 0)
+    (view,) = listener._context.shared.views._views.values()
+    await until(lambda: view.users == 0)

@@ -46,10 +46,21 @@ class Mode(StrEnum):
     POSTGRES = "postgres"
     BOTH = "both"
     BACKEND = "backend"
+    WORKER = "worker"
     TERM = "term"
 
 
-ORDER: Final = tuple(Mode)
+ORDERS: Final = (
+    (1, (Mode.SERVER, Mode.POSTGRES, Mode.BOTH, Mode.BACKEND, Mode.TERM)),
+    (2, (Mode.WORKER, Mode.SERVER, Mode.POSTGRES, Mode.BOTH, Mode.BACKEND, Mode.TERM)),
+)
+"""Server processes, and what is done to them: one run of rounds after the other, and from the beginning again."""
+
+
+def plan(rounds: int) -> list[tuple[int, Mode]]:
+    """For each round the number of server processes and what is to be killed."""
+    once = [(processes, mode) for processes, modes in ORDERS for mode in modes]
+    return [once[at % len(once)] for at in range(rounds)]
 
 
 class Torture:
@@ -59,6 +70,7 @@ class Torture:
         self._directory = directory
         self._seed = seed
         self._kills = 0
+        self._helpers_left = 0
         self._log_read = 0
 
     async def run(self, rounds: int, minutes: float) -> bool:
@@ -70,28 +82,42 @@ class Torture:
         server = Server(made, self._directory / "server.log")
         deadline = time.monotonic() + minutes * 60
         try:
+            ahead = plan(rounds + 1)
             for number in range(1, rounds + 1):
                 last = number == rounds or time.monotonic() > deadline
-                faults = await self._round(server, ledger, verifier, number, last=last)
+                faults = await self._round(server, ledger, verifier, number, ahead[number - 1 : number + 1], last=last)
                 if faults:
                     self._tell(number, faults)
                     return False
                 if last:
                     break
-            return True
+            if self._helpers_left:
+                self._tell(number, [f"{self._helpers_left} helper processes outlived the server that was killed"])
+            return not self._helpers_left
         finally:
             await server.end()
 
     async def _round(
-        self, server: Server, ledger: Ledger, verifier: Verifier, number: int, *, last: bool
+        self,
+        server: Server,
+        ledger: Ledger,
+        verifier: Verifier,
+        number: int,
+        ahead: Sequence[tuple[int, Mode]],
+        *,
+        last: bool,
     ) -> Sequence[str]:
+        """One round, the first that is `ahead`; the faults found."""
         rng = random.Random(f"{self._seed}/{number}")
-        mode = ORDER[(number - 1) % len(ORDER)]
+        (processes, mode), (following, _) = ahead
         began = time.monotonic()
         ledger.tally = Tally()
         try:
             if not server.is_running:
+                server.processes = processes
                 await server.start()
+            # A server that is started within the round is the next round's, too.
+            server.processes = following
             load = Load(server.deployment, ledger, number, rng)
             load.start()
             note = ""
@@ -100,7 +126,7 @@ class Torture:
                     raise Broken(f"{load.answers} acknowledgements in {FIRST_ANSWERS:.0f} s under load")
                 await asyncio.sleep(rng.uniform(0, 0.5))
                 note = await self._strike(server, mode, rng)
-                if not await load.answered(rng.randint(50, 300), FIRST_ANSWERS):
+                if not await load.answered(rng.randint(100, 900), FIRST_ANSWERS):
                     raise Broken(f"no acknowledgements came after the kill\n{server.tail()}")
             finally:
                 await load.finish()
@@ -113,14 +139,16 @@ class Torture:
             return [str(broken), *self._logged(server)]
         tally = ledger.tally
         print(
-            f"round {number:3} {mode:8} {time.strftime('%H:%M:%S')} load {loaded:4.1f} s, "
+            f"round {number:3} {processes}×{mode:8} {time.strftime('%H:%M:%S')} load {loaded:4.1f} s, "
             f"check {time.monotonic() - began - loaded:4.1f} s; "
-            f"250s {tally.stored}, 4xx {tally.deferred}, lost {tally.lost}, retried {tally.retried}, "
+            f"250s {tally.stored}, 4xx {tally.deferred.total()}, lost {tally.lost}, retried {tally.retried}, "
             f"imap {tally.imap}, rest {tally.rest}; kills {self._kills}; "
             f"messages {counts.messages}, blobs read {counts.blobs}, without a row {counts.waste}, "
             f"word tasks left {counts.unindexed}{note}",
             flush=True,
         )
+        for text, count in tally.deferred.most_common(4):
+            print(f"          {count} × {text}", flush=True)
         return faults
 
     async def _strike(self, server: Server, mode: Mode, rng: random.Random) -> str:
@@ -133,20 +161,22 @@ class Torture:
         self._kills += 1
         if mode is Mode.POSTGRES:
             server.kill_postmaster()
+        elif mode is Mode.WORKER:
+            server.kill_worker(rng)
         elif mode is Mode.BACKEND:
             await server.kill_backend(rng)
         else:
             if mode is Mode.BOTH:
                 server.kill_postmaster()
                 await asyncio.sleep(rng.choice((0.0, 0.0, rng.uniform(0, 0.3))))
-            await server.kill()
+            self._helpers_left += await server.kill()
             return f"; back in {await server.start():.1f} s"
         began = time.monotonic()
         while not await server.is_ready():
             if not server.is_running:
-                raise Broken(f"the server ended when its database was killed\n{server.tail()}")
+                raise Broken(f"the server ended when its {mode} was killed\n{server.tail()}")
             if time.monotonic() - began > FIRST_ANSWERS:
-                raise Broken(f"the server was not ready {FIRST_ANSWERS:.0f} s after its database was killed")
+                raise Broken(f"the server was not ready {FIRST_ANSWERS:.0f} s after its {mode} was killed")
             await asyncio.sleep(0.05)
         return f"; ready again in {time.monotonic() - began:.1f} s"
 

@@ -31,6 +31,8 @@ DOMAIN: Final = "agents.example"
 PASSWORD: Final = "correct horse battery staple 17"
 READY_SECONDS: Final = 120.0
 EXIT_SECONDS: Final = 60.0
+HELPER_SECONDS: Final = 3.0
+"""How long a helper process may take to notice that its server was killed."""
 _PORTS: Final = range(20_000, 32_000)
 """Below the range from which the system takes the clients' ports: else one may sit on a port of a server that is
 being restarted."""
@@ -71,8 +73,9 @@ class Deployment:
 
     @property
     def postgres(self) -> ConnectionTarget:
-        """The bundled database, for whoever looks from outside."""
-        return ConnectionTarget(LocalPostgres(self.data_dir).dsn, application_name="torture")
+        """The deployment's database, for whoever looks from outside."""
+        url = self.environ.get("POSTROOM_DATABASE_URL") or LocalPostgres(self.data_dir).dsn
+        return ConnectionTarget(url, application_name="torture")
 
 
 def free_ports(count: int, rng: random.Random) -> list[int]:
@@ -106,6 +109,7 @@ def environment(data_dir: Path, ports: Mapping[str, int], extra: Mapping[str, st
         "POSTROOM__API__HOST": HOST,
         "POSTROOM_API_PORT": str(ports["http"]),
         "POSTROOM_SERVER_SHUTDOWN_TIMEOUT_SECS": "20",
+        "POSTROOM_LOG_LEVEL": "warning",
         **extra,
     }
 
@@ -114,7 +118,7 @@ async def create(
     data_dir: Path, rng: random.Random, *, agents: int = 20, people: int = 2, extra: Mapping[str, str] | None = None
 ) -> Deployment:
     """A tenant with its mailboxes, made in process; the database is stopped again afterwards."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    await asyncio.to_thread(data_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
     ports = dict(zip(("smtp", "imap", "http"), free_ports(3, rng), strict=True))
     environ = environment(data_dir, ports, extra or {})
     ours = {name: value for name, value in environ.items() if name.startswith("POSTROOM")}
@@ -133,15 +137,15 @@ async def _fill(core: Core, agents: int, people: int) -> tuple[list[Box], list[s
         (await core.keys.create(None, NewKey(f"key {n}", Level.TENANT, permissions, tenant.id, None)))[1]
         for n in range(4)
     ]
+    mailbox_permissions = tuple(sorted(MAY_HOLD[Level.IDENTITY] - OWNER_ONLY))
     boxes: list[Box] = []
     for n in range(agents):
         made, _ = await core.identities.create(tenant.id, NewIdentity(f"agent{n}", f"Agent {n}"))
-        boxes.append(_box(made, keys[0], is_person=False))
+        new = NewKey(f"agent {n}", Level.IDENTITY, mailbox_permissions, tenant.id, made.id)
+        boxes.append(_box(made, (await core.keys.create(None, new))[1], is_person=False))
     for n in range(people):
         person = await core.people.create(NewPerson(f"Person {n}", None, PASSWORD))
-        made, _ = await core.identities.create(
-            tenant.id, NewIdentity(f"person{n}", f"Person {n}", IdentityKind.PERSON)
-        )
+        made, _ = await core.identities.create(tenant.id, NewIdentity(f"person{n}", f"Person {n}", IdentityKind.PERSON))
         await core.people.grant(tenant.id, made.public_id, person.public_id, GrantRole.OWNER, by_operator=True)
         boxes.append(_box(made, PASSWORD, is_person=True))
     return boxes, keys
@@ -165,7 +169,8 @@ class Server:
     def __init__(self, deployment: Deployment, log: Path, *, processes: int = 1) -> None:
         self.deployment = deployment
         self.log = log
-        self._processes = processes
+        self.processes = processes
+        """How many the next start runs, on the same ports."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -184,7 +189,7 @@ class Server:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "postroom", "serve", "--data-dir", str(self.deployment.data_dir)),
-                *("--processes", str(self._processes)),
+                *("--processes", str(self.processes)),
                 env=dict(self.deployment.environ),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -217,19 +222,25 @@ class Server:
         postgres = set(self.postgres_pids())
         return [child for child in below if child.pid not in postgres]
 
-    async def kill(self) -> None:
-        """SIGKILL to the server process alone. Raises Broken when its helpers outlive it by ten seconds."""
+    def workers(self) -> list[psutil.Process]:
+        """The server processes below the supervisor, when there are several."""
+        return [child for child in self.children() if b"serve" in _command(child).split(b"\0")]
+
+    async def kill(self) -> int:
+        """SIGKILL to the server, every process of it; how many helpers lived on and had to be killed, too."""
         assert self._process is not None
-        children = self.children()
+        children, workers = self.children(), self.workers()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
         await self._process.wait()
-        left = await _gone(children, 10.0)
+        left = await _gone(children, HELPER_SECONDS)
         for child in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        if left:
-            raise Broken(f"processes of a killed server live on: {[child.pid for child in left]}")
+        return len(left)
 
     async def terminate(self) -> int:
         """SIGTERM; the exit code. Raises Broken when it does not end."""
@@ -258,6 +269,15 @@ class Server:
         except psutil.NoSuchProcess:
             return []
 
+    def kill_worker(self, rng: random.Random) -> int:
+        """SIGKILL to one of several server processes; its process id, 0 without one."""
+        workers = self.workers()
+        if not workers:
+            return 0
+        victim = rng.choice(workers)
+        victim.kill()
+        return victim.pid
+
     def kill_postmaster(self) -> int:
         """SIGKILL to the postmaster: its sessions notice by themselves. The process id, 0 without one."""
         found = self.postmaster()
@@ -269,7 +289,7 @@ class Server:
     async def kill_backend(self, rng: random.Random) -> int:
         """SIGKILL to one session of the database, after which PostgreSQL restarts all; the process id."""
         found = self.postmaster()
-        sessions = [child for child in found.children() if b"postroom" in _title(child)] if found else []
+        sessions = [child for child in found.children() if b"postroom" in _command(child)] if found else []
         if not sessions:
             return 0
         victim = rng.choice(sessions)
@@ -315,7 +335,7 @@ async def _gone(processes: Sequence[psutil.Process], seconds: float) -> list[psu
         await asyncio.sleep(0.05)
 
 
-def _title(process: psutil.Process) -> bytes:
+def _command(process: psutil.Process) -> bytes:
     try:
         return Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:

@@ -44,7 +44,8 @@ INVARIANTS: Final[dict[str, str]] = {
         GROUP BY f.mailbox_id, f.name, f.uid_next HAVING max(c.uid) >= f.uid_next""",
     "UIDs rise in the order of the log, and none is given twice": """
         SELECT * FROM (
-          SELECT mailbox_id AS mailbox, folder_id, seq, uid, lag(uid) OVER (PARTITION BY folder_id ORDER BY seq) AS prior
+          SELECT mailbox_id AS mailbox, folder_id, seq, uid,
+                 lag(uid) OVER (PARTITION BY folder_id ORDER BY seq) AS prior
           FROM changes WHERE kind = 'placed') u
         WHERE uid <= prior""",
     "the change log has no gap and ends at the mailbox's counter": """

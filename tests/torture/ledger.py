@@ -6,7 +6,7 @@ which. Nothing else is done to that message until then, so there are never more 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,7 +86,8 @@ class Tally:
     """What happened in one round."""
 
     stored: int = 0
-    deferred: int = 0
+    deferred: Counter[str] = field(default_factory=Counter)
+    """Temporary refusals by their code, enhanced code and text."""
     lost: int = 0
     retried: int = 0
     imap: int = 0

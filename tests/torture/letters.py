@@ -7,10 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-_WORDS: Final = tuple(
-    "anchor barley cedar delta ember fjord garnet harbour indigo juniper kettle lantern meadow nickel orchard "
-    "pebble quarry russet saddle timber umber velvet willow yonder zephyr".split()
-)
+_WORDS: Final = ("anchor", "barley", "cedar", "delta", "ember", "fjord", "garnet", "harbour", "indigo", "juniper")
 LARGE: Final = 0.012
 """Share of messages too large to be parsed inside the server's loop."""
 
@@ -37,7 +34,7 @@ class Letter:
 
     def octets(self) -> bytes:
         """The message as it goes over the wire, before dot-stuffing."""
-        return make(self.seed, self.number, self.message_id, self.token, "box@agents.example")
+        return make(self.seed, self.number, self.message_id, self.token, "team@lists.example")
 
 
 def make(seed: int, number: int, message_id: str, token: str, to: str) -> bytes:

@@ -14,7 +14,7 @@ from tests.torture.ledger import FOLDERS, Document, Kind, Ledger, Marks, Pending
 from tests.torture.letters import Letter, make
 
 SENDERS: Final = 200
-ACTORS: Final = 6
+ACTORS: Final = 10
 """IMAP clients, shared out over the people's mailboxes."""
 PATCHERS: Final = 3
 LETTERS_PER_ROUND: Final = 2500
@@ -126,7 +126,7 @@ class Load:
             if rng.random() < SAY_AGAIN:
                 ledger.again.append(letter)
         elif 400 <= sent.code < 500:
-            ledger.tally.deferred += 1
+            ledger.tally.deferred[f"{sent.code} {sent.text}"] += 1
             ledger.again.append(letter)
             await self._pause(rng)
         else:
@@ -151,7 +151,10 @@ class Load:
                             mine.append(document)
                             await self._append(client, document, rng)
                         else:
-                            await self._change(client, rng.choice(mine), rng)
+                            document = rng.choice(mine)
+                            await self._change(client, document, rng)
+                        if document.pending is not None:
+                            await self._pause(rng)
             except Lost as lost:
                 self._ledger.tally.logins_refused += str(lost).startswith("login")
                 await self._pause(rng)

@@ -14,21 +14,22 @@ from pathlib import Path
 from typing import Final
 
 import asyncpg
-
-from postroom.blobs import layout
-from postroom.db import Connection
-from postroom.mailbox.models import MailboxRef
-from postroom.mailbox.words import candidates
 from tests.torture.clients import Answer, Imap, Lost
 from tests.torture.deployment import Deployment
 from tests.torture.invariants import INVARIANTS
 from tests.torture.ledger import Flags, Ledger, Place, Places
 from tests.torture.letters import Letter
 
+from postroom.blobs import layout
+from postroom.db import Connection
+from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.words import candidates
+
 QUIET_SECONDS: Final = 60.0
 INDEX_SECONDS: Final = 150.0
 """A killed indexer's claims are free again after their lease of 60 s."""
 SAMPLE: Final = 60
+_POLL: Final = 0.5
 _UID: Final = re.compile(rb"UID (\d+)")
 _FLAGS: Final = re.compile(rb"FLAGS \(([^)]*)\)")
 _SIZE: Final = re.compile(rb"RFC822\.SIZE (\d+)")
@@ -116,10 +117,12 @@ class Verifier:
         """Wait until the word index has caught up."""
         conn = await self._deployment.postgres.connect()
         try:
-            deadline = time.monotonic() + INDEX_SECONDS
-            while (left := await conn.fetchval("SELECT count(*) FROM word_tasks")) and time.monotonic() < deadline:
-                await asyncio.sleep(0.5)
-            if left:
+            for _ in range(round(INDEX_SECONDS / _POLL)):
+                left = await conn.fetchval("SELECT count(*) FROM word_tasks")
+                if not left:
+                    break
+                await asyncio.sleep(_POLL)
+            else:
                 rows = await conn.fetch("SELECT id, attempts, lease_until, parked_at FROM word_tasks LIMIT 3")
                 return [f"word index: {left} tasks are left after {INDEX_SECONDS:.0f} s, such as {map_rows(rows)}"]
             missing = await conn.fetchval(
@@ -148,7 +151,12 @@ class Verifier:
                 stored = found[row["id"]] = Stored(
                     self._boxes[row["mailbox_id"]],
                     row["rfc_message_id"].strip("<>"),
-                    *(row[name] for name in ("public_id", "id", "source", "blob_key", "raw_size", "raw_prefix_len")),
+                    row["public_id"],
+                    row["id"],
+                    row["source"],
+                    row["blob_key"],
+                    row["raw_size"],
+                    row["raw_prefix_len"],
                     row["raw_sha256"],
                     {},
                 )
@@ -225,7 +233,8 @@ class Verifier:
         tops = dict(self._tops)
         for stored in standing:
             for folder, uid in stored.places:
-                if (stored.box, folder, uid) not in self._ledger.uids and uid <= self._tops.get((stored.box, folder), 0):
+                known = (stored.box, folder, uid) in self._ledger.uids
+                if not known and uid <= self._tops.get((stored.box, folder), 0):
                     yield f"UID {uid} of {folder} in {self._where(stored.box)} is new, but below what was given before"
                 self._ledger.saw_uid(stored.box, folder, uid, stored.message_id)
         for box, folder, uid in self._ledger.uids:

@@ -5,7 +5,7 @@ That the bytes repeat makes delivering them again harmless: a message that is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.headerregistry import Address
@@ -198,7 +198,3 @@ def pdf(text: str) -> bytes:
         out += b"%010d 00000 n \n" % place
     out += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
     return bytes(out)
-
-
-Deliver = Callable[[Sample], None]
-"""Hands a sample to the server."""

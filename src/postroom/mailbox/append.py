@@ -8,15 +8,23 @@ duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
-
-import asyncpg
-import orjson
+from typing import Final
 
 from postroom.db.pool import Connection
 from postroom.mailbox import append_sql as sql
+from postroom.mailbox.append_state import (
+    Box,
+    FolderState,
+    Known,
+    Thread,
+    box_row,
+    folder_row,
+    join,
+    message_row,
+    thread_of,
+    thread_row,
+)
 from postroom.mailbox.models import (
     FLAG_DELETED,
     FLAG_SEEN,
@@ -26,7 +34,6 @@ from postroom.mailbox.models import (
     FolderKey,
     GroupOutcome,
     MailboxRef,
-    Mailpoint,
     NewMessage,
     Placed,
     RecipientKind,
@@ -36,7 +43,6 @@ from postroom.mailbox.models import (
 )
 
 MAX_REFERENCE_LOOKUPS: Final = 50
-MAX_PARTICIPANTS: Final = 50
 MAX_UID: Final = 2**32 - 1
 _FACTS: Final = [name for name, _ in sql.NEW.columns].index("facts")
 
@@ -44,73 +50,16 @@ Group = Sequence[NewMessage]
 """One message for all its recipients: stored whole or not at all."""
 
 
-@dataclass(slots=True)
-class _Box:
-    row: asyncpg.Record
-    modseq: int
-    change_seq: int
-    event_seq: int
-    next_thread_seq: int
-    used_bytes: int
-    own: frozenset[str] = frozenset()
-    dirty: bool = False
-
-
-@dataclass(slots=True)
-class _Folder:
-    tenant_id: int
-    id: FolderKey
-    uid_validity: int
-    uid_next: int
-    message_count: int
-    unseen_count: int
-    deleted_count: int
-    total_bytes: int
-    modseq: int
-    dirty: bool = False
-
-
-@dataclass(slots=True)
-class _Thread:
-    seq: int
-    public_id: str
-    subject: str
-    first_at: datetime
-    last_at: datetime
-    last_inbound_at: datetime | None = None
-    last_outbound_at: datetime | None = None
-    message_count: int = 0
-    unread_count: int = 0
-    participants: list[dict[str, str]] = field(default_factory=list)
-    reply_from_address: str | None = None
-    archived: bool = False
-    dirty: bool = False
-
-
-@dataclass(slots=True)
-class _Known:
-    """A message that is stored (`row_id`), or was decided earlier in this batch (`position` in its new rows)."""
-
-    row_id: int | None
-    position: int | None
-    public_id: str
-    raw_sha256: bytes
-    body_sha256: bytes
-    source: str
-    subject: str
-    thread: _Thread
-
-
 class _Batch:
     """What was read under the locks, and the rows to write."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
-        self.boxes: dict[int, _Box] = {}
-        self.folders: dict[tuple[int, int | None], _Folder] = {}
-        self.by_raw: dict[tuple[int, bytes], _Known] = {}
-        self.by_rfc_id: dict[tuple[int, str], list[_Known]] = {}
-        self.threads: dict[tuple[int, int], _Thread] = {}
+        self.boxes: dict[int, Box] = {}
+        self.folders: dict[tuple[int, int | None], FolderState] = {}
+        self.by_raw: dict[tuple[int, bytes], Known] = {}
+        self.by_rfc_id: dict[tuple[int, str], list[Known]] = {}
+        self.threads: dict[tuple[int, int], Thread] = {}
         self.conflicts: set[tuple[int, int]] = set()
         self.new: list[tuple[object, ...]] = []
         self.recipients: list[tuple[object, ...]] = []
@@ -124,7 +73,7 @@ class _Batch:
         keys = sorted({(ref.mailbox_id, ref.tenant_id) for ref in refs})
         rows = await conn.fetch(sql.LOCK, [tenant for _, tenant in keys], [box for box, _ in keys])
         for row in rows:
-            self.boxes[row["id"]] = _Box(
+            self.boxes[row["id"]] = Box(
                 row=row,
                 modseq=row["modseq"] + 1,
                 change_seq=row["change_seq"],
@@ -139,7 +88,7 @@ class _Batch:
         for row in await conn.fetch(sql.FOLDERS, tenants, boxes, folders):
             box = self.boxes[row["mailbox_id"]]
             box.own = frozenset(row["own"] or ())
-            folder = self.folders.get((row["mailbox_id"], row["id"])) or _Folder(
+            folder = self.folders.get((row["mailbox_id"], row["id"])) or FolderState(
                 tenant_id=box.row["tenant_id"],
                 id=FolderKey(row["id"]),
                 uid_validity=row["uid_validity"],
@@ -169,11 +118,11 @@ class _Batch:
             key = (row["mailbox_id"], row["seq"])
             thread = self.threads.get(key)
             if thread is None:
-                thread = self.threads[key] = _thread_of(row)
+                thread = self.threads[key] = thread_of(row)
             self.remember(
                 row["mailbox_id"],
                 row["rfc_message_id"],
-                _Known(
+                Known(
                     row["id"],
                     None,
                     row["public_id"],
@@ -187,7 +136,7 @@ class _Batch:
         for same_id in self.by_rfc_id.values():
             same_id.sort(key=lambda known: known.row_id or 0, reverse=True)
 
-    def remember(self, mailbox_id: int, rfc_message_id: str, known: _Known) -> None:
+    def remember(self, mailbox_id: int, rfc_message_id: str, known: Known) -> None:
         if known.source == Source.MX:
             self.by_raw[(mailbox_id, known.raw_sha256)] = known
         same_id = self.by_rfc_id.setdefault((mailbox_id, rfc_message_id), [])
@@ -221,7 +170,7 @@ class _Batch:
                 return Refused(Refusal.MAILBOX_FULL)
         return None
 
-    def duplicate_of(self, m: NewMessage) -> _Known | None:
+    def duplicate_of(self, m: NewMessage) -> Known | None:
         """The stored message that `m` repeats: the same octets, or the same Message-ID, subject and body octets
         (B14, B3)."""
         if m.source is not Source.MX:
@@ -238,7 +187,7 @@ class _Batch:
                 return other
         return None
 
-    def thread_for(self, m: NewMessage, box: _Box) -> tuple[_Thread, bool]:
+    def thread_for(self, m: NewMessage, box: Box) -> tuple[Thread, bool]:
         """The thread `m` joins by its headers, else a new one; and whether a stranger joined it (C9)."""
         content = m.content
         for rfc_id in _candidates(m):
@@ -252,7 +201,7 @@ class _Batch:
                     and all(p["address"] != sender for p in thread.participants)
                 )
                 return thread, stranger
-        thread = _Thread(
+        thread = Thread(
             seq=box.next_thread_seq,
             public_id=m.thread_id,
             subject=content.thread_subject,
@@ -292,13 +241,13 @@ class _Batch:
         box.change_seq += 1
         box.used_bytes += m.content.raw_size
         box.dirty = True
-        _join(thread, m, box)
-        self.new.append(_message_row(m, thread, tuple(facts), folder, uid, box))
+        join(thread, m, box)
+        self.new.append(message_row(m, thread, tuple(facts), folder, uid, box))
         self._add_children(m, thread, tuple(facts), box)
         self.remember(
             m.mailbox.mailbox_id,
             m.content.rfc_message_id,
-            _Known(
+            Known(
                 None,
                 len(self.new) - 1,
                 m.id,
@@ -311,7 +260,7 @@ class _Batch:
         )
         return Appended(m.id, m.mailbox, thread.public_id, folder.id, uid, folder.uid_validity, box.modseq)
 
-    def _mark_conflict(self, tenant_id: int, other: _Known) -> None:
+    def _mark_conflict(self, tenant_id: int, other: Known) -> None:
         """Both messages of a conflict carry the fact (B3): the earlier one too, stored or still to be written."""
         if other.row_id is not None:
             self.conflicts.add((tenant_id, other.row_id))
@@ -321,7 +270,7 @@ class _Batch:
             row[_FACTS] = " ".join(dict.fromkeys((*facts, "message_id_conflict")))
             self.new[other.position] = tuple(row)
 
-    def _add_children(self, m: NewMessage, thread: _Thread, facts: tuple[str, ...], box: _Box) -> None:
+    def _add_children(self, m: NewMessage, thread: Thread, facts: tuple[str, ...], box: Box) -> None:
         n = len(self.new)
         positions: dict[RecipientKind, int] = {}
         for kind, mailpoint in m.content.recipients:
@@ -369,12 +318,12 @@ class _Batch:
         dirty_boxes = [box for box in self.boxes.values() if box.dirty]
         rows: tuple[Sequence[Sequence[object]], ...] = (
             self.new,
-            [_thread_row(self.boxes[box_id], t) for (box_id, _), t in self.threads.items() if t.dirty],
+            [thread_row(self.boxes[box_id], t) for (box_id, _), t in self.threads.items() if t.dirty],
             self.recipients,
             self.attachments,
             self.events,
-            [_folder_row(f) for f in {f.id: f for f in self.folders.values() if f.dirty}.values()],
-            [_box_row(box) for box in dirty_boxes],
+            [folder_row(f) for f in {f.id: f for f in self.folders.values() if f.dirty}.values()],
+            [box_row(box) for box in dirty_boxes],
         )
         arrays = [array for rowset, data in zip(sql.ROW_SETS, rows, strict=True) for array in rowset.arrays(data)]
         await conn.execute(sql.WRITE, self.now, *arrays)
@@ -418,147 +367,3 @@ def _candidates(m: NewMessage) -> list[str]:
     ids = [m.content.in_reply_to] if m.content.in_reply_to else []
     ids += [i for i in reversed(m.content.reference_ids) if i not in ids]
     return ids[:MAX_REFERENCE_LOOKUPS]
-
-
-def _thread_of(row: asyncpg.Record) -> _Thread:
-    return _Thread(
-        seq=row["seq"],
-        public_id=row["thread_id"],
-        subject=row["thread_subject"],
-        first_at=row["first_at"],
-        last_at=row["last_at"],
-        last_inbound_at=row["last_inbound_at"],
-        last_outbound_at=row["last_outbound_at"],
-        message_count=row["message_count"],
-        unread_count=row["unread_count"],
-        participants=list(row["participants_json"]),
-        reply_from_address=row["reply_from_address"],
-        archived=row["archived"],
-    )
-
-
-def _join(thread: _Thread, m: NewMessage, box: _Box) -> None:
-    """What a visible message does to its thread (inbound.md §28.7, §28.9, §28.10)."""
-    content = m.content
-    thread.dirty = True
-    thread.message_count += 1
-    thread.last_at = max(thread.last_at, m.received_at)
-    thread.subject = thread.subject or content.thread_subject
-    header = [p for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)]
-    if m.direction is Direction.INBOUND:
-        thread.unread_count += FLAG_SEEN not in m.flags
-        thread.last_inbound_at = max(thread.last_inbound_at or m.received_at, m.received_at)
-        thread.archived = False
-        if m.delivered_to and not m.is_bcc:
-            thread.reply_from_address = m.delivered_to
-        if content.sender:
-            header.insert(0, content.sender)
-    else:
-        thread.last_outbound_at = max(thread.last_outbound_at or m.received_at, m.received_at)
-    _add_participants(thread.participants, header, box.own)
-
-
-def _add_participants(participants: list[dict[str, str]], seen: Iterable[Mailpoint], own: frozenset[str]) -> None:
-    for person in seen:
-        if not person.address or person.address in own:
-            continue
-        for known in participants:
-            if known["address"] == person.address:
-                known["name"] = person.name[:78] or known["name"]
-                break
-        else:
-            if len(participants) < MAX_PARTICIPANTS:
-                participants.append({"address": person.address, "name": person.name[:78]})
-
-
-def _message_row(
-    m: NewMessage, thread: _Thread, facts: tuple[str, ...], folder: _Folder, uid: int, box: _Box
-) -> tuple[object, ...]:
-    c = m.content
-    return (
-        m.mailbox.tenant_id,
-        m.mailbox.mailbox_id,
-        m.id,
-        thread.seq,
-        m.source.value,
-        m.direction.value,
-        "received" if m.direction is Direction.INBOUND else "submitted",
-        c.rfc_message_id,
-        c.in_reply_to,
-        " ".join(c.reference_ids),
-        c.raw_sha256,
-        c.body_sha256,
-        m.blob_key,
-        c.raw_size,
-        c.prefix_len,
-        c.sender.address if c.sender else None,
-        c.sender.name if c.sender else None,
-        m.delivered_to,
-        m.is_bcc,
-        m.is_primary_recipient,
-        c.subject,
-        c.subject_fold,
-        c.snippet,
-        c.sent_at,
-        m.received_at,
-        c.kind,
-        c.verdict,
-        " ".join(facts),
-        c.parser_version,
-        c.envelope,
-        c.body_structure,
-        c.part_tree,
-        c.text,
-        c.html,
-        None if c.extracted_text == c.text else c.extracted_text,
-        folder.id,
-        uid,
-        box.modseq,
-        m.internal_date,
-        " ".join(m.flags),
-        box.change_seq,
-    )
-
-
-def _thread_row(box: _Box, t: _Thread) -> tuple[Any, ...]:
-    return (
-        box.row["tenant_id"],
-        box.row["id"],
-        t.seq,
-        t.public_id,
-        t.subject,
-        t.first_at,
-        t.last_at,
-        t.last_inbound_at,
-        t.last_outbound_at,
-        t.message_count,
-        t.unread_count,
-        orjson.dumps(t.participants).decode(),
-        t.reply_from_address,
-        t.archived,
-    )
-
-
-def _folder_row(f: _Folder) -> tuple[object, ...]:
-    return (
-        f.tenant_id,
-        f.id,
-        f.uid_next,
-        f.message_count,
-        f.unseen_count,
-        f.deleted_count,
-        f.total_bytes,
-        f.modseq,
-    )
-
-
-def _box_row(box: _Box) -> tuple[object, ...]:
-    return (
-        box.row["tenant_id"],
-        box.row["id"],
-        box.modseq,
-        box.change_seq,
-        box.event_seq,
-        box.next_thread_seq,
-        box.used_bytes,
-    )

@@ -32,7 +32,7 @@ MAX_WORD: Final = 255
 MAX_WORDS: Final = 20_000
 """Distinct words of one message."""
 MAX_WORDS_BYTES: Final = 900_000
-"""Octets of them all: a tsvector addresses 1 MiB, and array_to_tsvector does not check."""
+"""Octets of them all: PostgreSQL refuses a tsvector of more than 1 MiB."""
 MAX_EXPANSION: Final = 2_000
 """Words that a piece may stand for before asking the index costs more than reading the texts."""
 MIN_PIECE: Final = 3

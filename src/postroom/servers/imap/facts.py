@@ -62,7 +62,7 @@ class FactCache:
     ) -> list[Facts | None]:
         """The facts of `uids` (ascending); None for messages that do not exist any more."""
         found = self.cached(folder, uids, columns)
-        if None not in found:
+        if all(found):
             return found
         missing = [uid for uid, facts in zip(uids, found, strict=True) if facts is None]
         wanted: Sequence[int] = missing

@@ -57,6 +57,8 @@ def _is_busy(error: Exception) -> bool:
 
 
 def _is_passing(error: Exception) -> bool:
+    if isinstance(error, PostroomError):
+        return error.retryable
     return isinstance(error, IngestError | StorageError) or is_transient(error)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from postroom.base import log as base_log
 from postroom.blobs import StorageError
@@ -18,14 +17,13 @@ from postroom.mail import imap_data
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.reads import Columns
 from postroom.mailbox.rules import FlagMode, Flags
+from postroom.servers.imap.ahead import ReadAhead
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.sections import Piece, SectionItem, pieces, section_items
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.store import GONE
-
-T = TypeVar("T")
 
 PAGE: Final = 1000
 """Messages of a page of facts."""
@@ -161,7 +159,7 @@ class _Fetcher:
                 await self._session.drain()
             return
         write = self._write_with_bytes if self._plan.sections else self._write_facts
-        async with _ReadAhead(self._pages(parts)) as pages:
+        async with ReadAhead(self._pages(parts)) as pages:
             async for page in pages:
                 await write(page)
                 await self._session.drain()
@@ -187,7 +185,7 @@ class _Fetcher:
         numbers: Sequence[int] = range(page.places.start + 1, page.places.stop + 1)
         uids: Sequence[int] = page.uids
         facts = page.facts
-        if None in flags or None in facts:
+        if None in flags or not all(facts):
             self.gone = True
             kept = [
                 place
@@ -239,7 +237,7 @@ class _Fetcher:
             if piece.span is not None and not _is_streamed(piece)
         ]
         source = self._session.services.blobs.batches(wants, READ_BYTES)
-        async with _ReadAhead(source) as batches:
+        async with ReadAhead(source) as batches:
             results = _Results(batches)
             for place, uid, facts, words, found in plans:
                 if found is None:
@@ -367,40 +365,3 @@ class _Results:
             for result in self._batch:
                 return result
             self._batch = iter(await anext(self._batches))
-
-
-class _ReadAhead(AsyncIterator[T]):
-    """An iterator whose next item is being made while this one is used. Use it as a context manager."""
-
-    def __init__(self, source: AsyncIterator[T]) -> None:
-        self._source = source
-        self._next: asyncio.Task[T] | None = None
-
-    async def __aenter__(self) -> _ReadAhead[T]:
-        self._advance()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            await asyncio.gather(self._next, return_exceptions=True)
-
-    def __aiter__(self) -> _ReadAhead[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        if self._next is None:
-            raise StopAsyncIteration
-        try:
-            item = await self._next
-        except BaseException:
-            self._next = None
-            raise
-        self._advance()
-        return item
-
-    def _advance(self) -> None:
-        self._next = asyncio.get_running_loop().create_task(self._step())
-
-    async def _step(self) -> T:
-        return await anext(self._source)
