@@ -342,7 +342,7 @@ async def test_the_thread_remembers_the_address_they_wrote_to(
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("C1")
+@pytest.mark.covers("C1", "C9")
 async def test_participants_are_bounded_and_take_newer_names(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -356,6 +356,20 @@ async def test_participants_are_bounded_and_take_newer_names(
         people = await conn.fetchval("SELECT participants_json FROM threads WHERE mailbox_id = $1", box.ref.mailbox_id)
         assert len(people) == 50
         assert {one["name"] for one in people if one["address"] == "p3@example.com"} == {"N" * 78}
+
+        async def facts(n: int, sender: str) -> list[str]:
+            raw = raw_mail(message_id=f"{n}@example.com", in_reply_to="1@example.com", sender=sender)
+            message = pen.copy(box, raw)
+            await pen.store(conn, [message])
+            kept = await conn.fetchval("SELECT facts FROM messages WHERE public_id = $1", message.id)
+            assert isinstance(kept, list)
+            return kept
+
+        # Who has written to the thread is no stranger, though the list had no room for them.
+        assert await facts(3, "late@example.com") == ["thread_join_unverified"]
+        assert await facts(4, "late@example.com") == []
+        assert await facts(5, "p79@example.com") == ["thread_join_unverified"]
+        await check_mailbox(conn, box.ref)
 
 
 @pytest.mark.covers("C9", "B3")

@@ -292,6 +292,22 @@ async def test_a_task_that_fails_is_parked_alone(
 
 
 @pytest.mark.covers("B20")
+async def test_much_work_is_done_in_portions(
+    db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "_PORTION", 10)
+    (box,) = await make_boxes(db, ids, clock)
+    pen = Pen(ids, clock)
+    async with db.acquire() as conn:
+        for size in (3, 4, 5, 25, 1, 9, 1):
+            await pen.store(conn, *([pen.copy(box, raw_mail(body=f"{size} {n} {ids.ulid()}"))] for n in range(size)))
+    assert await WordIndexer(db, clock).run_once() == 7
+    async with db.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM message_words") == 48
+        assert await conn.fetchval("SELECT count(*) FROM word_tasks") == 0
+
+
+@pytest.mark.covers("B20")
 async def test_a_message_that_went_meanwhile_is_skipped(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)

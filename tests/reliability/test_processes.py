@@ -128,7 +128,7 @@ async def test_a_process_that_dies_is_replaced(launch: Launch) -> None:
     await eventually(replaced)
     _, text = letter()
     assert (await deliver(server, text)).code == 250
-    assert await server.terminate() == 0
+    assert await server.terminate() == 0, server.tail()
 
 
 @pytest.mark.covers("B19")

@@ -32,7 +32,7 @@ async def test_two_processes_share_the_ports_and_wake_each_others_clients(launch
         _, text = letter()
         assert (await deliver(server, text)).code == 250
         await idlers.told()
-    assert await server.terminate() == 0
+    assert await server.terminate() == 0, server.tail()
 
 
 @pytest.mark.covers("B13")

@@ -91,7 +91,7 @@ async def test_no_database_is_451_until_it_is_back(launch: Launch, postgres: Loc
     await deliver_in_the_end(server, text)
     assert await copies(server, message_id) == 1
     await eventually(lambda: _ready(server))
-    assert await server.terminate() == 0
+    assert await server.terminate() == 0, server.tail()
 
 
 async def _ready(server: Server) -> bool | None:

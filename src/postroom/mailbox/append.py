@@ -14,6 +14,7 @@ from typing import Final
 from postroom.db.pool import Connection
 from postroom.mailbox import append_sql as sql
 from postroom.mailbox.append_state import (
+    MAX_PARTICIPANTS,
     Box,
     FolderState,
     Known,
@@ -136,6 +137,15 @@ class _Batch:
         for same_id in self.by_rfc_id.values():
             same_id.sort(key=lambda known: known.row_id or 0, reverse=True)
 
+    async def read_crowds(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
+        """Senders who are known to a thread though its list of participants had no room (inbound.md §28.10)."""
+        senders = {m.content.sender.address for m in messages if m.content.sender}
+        crowded = {key: t for key, t in self.threads.items() if len(t.participants) >= MAX_PARTICIPANTS}
+        asked = [(self.boxes[box].row["tenant_id"], box, seq, sender) for box, seq in crowded for sender in senders]
+        if asked:
+            for row in await conn.fetch(sql.WROTE_BEFORE, *zip(*asked, strict=True)):
+                crowded[(row["mailbox_id"], row["seq"])].beyond.add(row["sender"])
+
     def remember(self, mailbox_id: int, rfc_message_id: str, known: Known) -> None:
         if known.source == Source.MX:
             self.by_raw[(mailbox_id, known.raw_sha256)] = known
@@ -198,6 +208,7 @@ class _Batch:
                 stranger = (
                     m.direction is Direction.INBOUND
                     and sender not in box.own
+                    and sender not in thread.beyond
                     and all(p["address"] != sender for p in thread.participants)
                 )
                 return thread, stranger
@@ -351,6 +362,7 @@ async def append(
     if messages:
         await batch.read_folders(conn, messages)
         await batch.look_up(conn, messages)
+        await batch.read_crowds(conn, messages)
     outcomes: list[GroupOutcome] = []
     for group, absent in zip(groups, missing, strict=True):
         if absent:

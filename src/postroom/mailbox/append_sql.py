@@ -72,6 +72,19 @@ JOIN LATERAL (
 ) t ON true
 """
 
+# Which of the senders wrote one of the newest 1,000 messages of a thread whose list of participants is full.
+WROTE_BEFORE: Final = """
+SELECT k.mailbox_id, k.seq, k.sender FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
+       AS k (tenant_id, mailbox_id, seq, sender)
+WHERE EXISTS (
+  SELECT FROM (
+    SELECT m.from_address FROM messages m
+    WHERE m.tenant_id = k.tenant_id AND m.mailbox_id = k.mailbox_id AND m.thread_seq = k.seq
+    ORDER BY m.received_at DESC, m.id DESC LIMIT 1000
+  ) newest WHERE newest.from_address = k.sender
+)
+"""
+
 MARK_CONFLICT: Final = """
 UPDATE messages SET facts = array_append(facts, 'message_id_conflict')
 FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, id)

@@ -61,6 +61,8 @@ class Thread:
     message_count: int = 0
     unread_count: int = 0
     participants: list[dict[str, str]] = field(default_factory=list)
+    beyond: set[str] = field(default_factory=set)
+    """Senders that are participants though the list is full."""
     reply_from_address: str | None = None
     archived: bool = False
     dirty: bool = False
@@ -113,6 +115,7 @@ def join(thread: Thread, m: NewMessage, box: Box) -> None:
             thread.reply_from_address = m.delivered_to
         if content.sender:
             header.insert(0, content.sender)
+            thread.beyond.add(content.sender.address)
     else:
         thread.last_outbound_at = max(thread.last_outbound_at or m.received_at, m.received_at)
     _add_participants(thread.participants, header, box.own)

@@ -35,7 +35,8 @@ from postroom.mailbox.models import Appended, Busy, GroupOutcome, MailboxRef, Ne
 log = base_log.get("ingest")
 
 MAX_BATCH: Final = 64
-_MIN_BATCH: Final = 4
+_MIN_BATCH: Final = 32
+"""Up to here a cohort is stored in one piece: halves of 20 cost a fifth more of both CPUs than the whole."""
 MAX_SKIPS: Final = 2
 MAX_WAITS: Final = 4
 """Lanes that one delivery is put into, should its mailboxes be held in turn, before it waits for them all at once."""
@@ -244,7 +245,7 @@ class Ingest:
         taken: list[_Waiting] = []
         left: list[_Waiting] = []
         blocked: set[int] = set()
-        # Half of what waits, so that one cohort's bytes are written while the other's rows are committed.
+        # Half of a large cohort, so that its bytes are written while the other half's rows are committed.
         limit = min(self._max_batch, max(_MIN_BATCH, (self._pending + 1) // 2))
         while queue and len(taken) < limit:
             waiting = queue.popleft()

@@ -39,6 +39,8 @@ MIN_PIECE: Final = 3
 """Characters below which trigrams select nothing."""
 MAX_KNOWN: Final = 200_000
 RETRY_AFTER: Final = timedelta(minutes=1)
+_PORTION: Final = 256
+"""Messages whose texts are held in memory, and whose words are written, at a time."""
 _SLICE: Final = 8
 """Messages whose words are taken in one go of the loop, about a millisecond."""
 
@@ -219,13 +221,14 @@ class WordIndexer:
             batch = await QUEUE.claim(conn, now=now, limit=self._batch)
         if not batch.claims:
             return 0
-        try:
-            await self._index(batch.claims)
-        except Exception as error:
-            if db_errors.is_transient(error):
-                raise
-            for claim in batch.claims:
-                await self._index_alone(claim)
+        for portion in _portions(batch.claims):
+            try:
+                await self._index(portion)
+            except Exception as error:
+                if db_errors.is_transient(error):
+                    raise
+                for claim in portion:
+                    await self._index_alone(claim)
         return len(batch.claims)
 
     async def _index_alone(self, claim: Claim) -> None:
@@ -271,6 +274,21 @@ class WordIndexer:
             self._known[word] = None
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
+
+
+def _portions(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
+    """The claims by as many as cover no more than `_PORTION` messages, or one that covers more."""
+    portion: list[Claim] = []
+    covered = 0
+    for claim in claims:
+        span = claim.values["last_id"] - claim.values["first_id"] + 1
+        if portion and covered + span > _PORTION:
+            yield portion
+            portion, covered = [], 0
+        portion.append(claim)
+        covered += span
+    if portion:
+        yield portion
 
 
 def _columns(claims: Sequence[Claim]) -> list[list[int]]:
