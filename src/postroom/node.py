@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -51,6 +51,8 @@ log = base_log.get("node")
 UPKEEP_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 1.0
 """After which background work is begun anew that the database let down."""
+CANCEL_SECONDS: Final = 0.5
+"""After which a task that goes on is cancelled once more."""
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
@@ -119,9 +121,7 @@ class Node:
         timeout = self.core.settings.server.shutdown_timeout_secs
         await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners.values()))
         await self.ingest.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _ended(self._tasks)
         if self._hints is not None:
             await self._hints.stop()
         self.parser.close()
@@ -356,6 +356,15 @@ async def _lasting(work: Work, name: str) -> None:
                 raise
             log.warning("background_work_interrupted", work=name, error=type(error).__name__)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they end: before Python 3.12 `wait_for` loses a cancellation that comes with its result."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
 
 
 def cursor_secret(master_key: bytes) -> bytes:

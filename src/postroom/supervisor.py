@@ -77,10 +77,11 @@ async def _serve_here(
             if ready is not None:
                 ready(Running(node.ports, url))
             await _first(stop, node.failed)
+            failed = node.failed.is_set()
             log.info("stopping")
         finally:
             await node.drain()
-        return 1 if node.failed.is_set() else 0
+        return 1 if failed else 0
 
 
 async def _sweep_staging(settings: Settings) -> None:

@@ -31,6 +31,8 @@ async def launch() -> AsyncIterator[Launch]:
                 data_dir or home / "data", random.Random(), agents=agents, people=1, extra=extra
             )
             server = Server(made, home / "server.log", processes=processes)
+            # pytest shows it when the test fails.
+            stack.callback(lambda: print(f"the server's log:\n{server.tail(100)}"))
             stack.push_async_callback(server.end)
             await server.start()
             return server

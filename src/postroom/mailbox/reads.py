@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Flag, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 
@@ -74,9 +74,8 @@ class Columns(Flag):
     """Subject and snippet."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRow:
-    """A placement, and of its message what was asked for; the rest is None."""
+class FetchRow(NamedTuple):
+    """A placement, and of its message what was asked for; the rest is None. A row of the statement, as it comes."""
 
     uid: int
     flags: Flags
@@ -248,14 +247,18 @@ async def _removed_since(
 # -- statements of fetch_rows ------------------------------------------------------------------------------------------
 
 _PLACEMENT: Final = "SELECT p.uid, p.flags, p.modseq, p.internal_date, p.saved_at, p.size"
-_OF_MESSAGE: Final = {
-    Columns.IDS: ", m.public_id AS message_id, t.public_id AS thread_id",
-    Columns.BYTES: ", m.blob_key, m.raw_prefix_len AS prefix_len",
-    Columns.ENVELOPE: ", m.envelope",
-    Columns.STRUCTURE: ", m.body_structure",
-    Columns.PARTS: ", m.part_tree",
-    Columns.PREVIEW: ", m.subject, m.snippet",
-}
+# In the order of FetchRow's fields: a statement gives all of them, null where nothing was asked for.
+_OF_MESSAGE: Final = (
+    (Columns.IDS, "m.public_id", "text"),
+    (Columns.IDS, "t.public_id", "text"),
+    (Columns.BYTES, "m.blob_key", "text"),
+    (Columns.BYTES, "m.raw_prefix_len", "int"),
+    (Columns.ENVELOPE, "m.envelope", "bytea"),
+    (Columns.STRUCTURE, "m.body_structure", "bytea"),
+    (Columns.PARTS, "m.part_tree", "bytea"),
+    (Columns.PREVIEW, "m.subject", "text"),
+    (Columns.PREVIEW, "m.snippet", "text"),
+)
 _FROM_PLACEMENTS: Final = " FROM placements p"
 _FROM_MESSAGES: Final = " JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id"
 _FROM_THREADS: Final = (
@@ -267,7 +270,8 @@ _RANGE: Final = " AND p.uid > $4 AND p.uid < $5 ORDER BY p.uid LIMIT $6"
 
 
 def _statement(columns: Columns, is_range: bool) -> str:
-    parts = [_PLACEMENT, *(text for column, text in _OF_MESSAGE.items() if column in columns), _FROM_PLACEMENTS]
+    wanted = (text if column in columns else f"NULL::{kind}" for column, text, kind in _OF_MESSAGE)
+    parts = [", ".join((_PLACEMENT, *wanted)), _FROM_PLACEMENTS]
     if columns:
         parts.append(_FROM_MESSAGES)
     if Columns.IDS in columns:
@@ -276,7 +280,7 @@ def _statement(columns: Columns, is_range: bool) -> str:
 
 
 def _subsets() -> Iterable[Columns]:
-    return map(Columns, range(1 << len(_OF_MESSAGE)))
+    return map(Columns, range(1 << len(Columns)))
 
 
 _FETCH: Final = {
@@ -285,9 +289,4 @@ _FETCH: Final = {
 
 
 def _fetch_rows(rows: Iterable[asyncpg.Record]) -> list[FetchRow]:
-    pages = []
-    for row in rows:
-        values = dict(row)
-        values["flags"] = tuple(values["flags"])
-        pages.append(FetchRow(**values))
-    return pages
+    return [FetchRow(uid, tuple(flags), *rest) for uid, flags, *rest in rows]

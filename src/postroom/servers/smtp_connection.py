@@ -355,6 +355,11 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
         if self._task is None and self._session.is_idle:
             self.finish(replies.SHUTTING_DOWN)
 
+    def expire(self) -> None:
+        """Patience with a draining session is over, unless a decision is pending."""
+        if self._task is None:
+            self.finish(replies.SHUTTING_DOWN)
+
     def abort(self) -> None:
         """Drop the connection, and whatever is pending, at once."""
         self._closing = True

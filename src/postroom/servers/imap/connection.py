@@ -271,6 +271,10 @@ class ImapConnection(asyncio.Protocol):
         if not self.is_busy:
             self.say_bye("Server is shutting down")
 
+    def expire(self) -> None:
+        """Patience with a draining session is over."""
+        self.say_bye("Server is shutting down")
+
     def say_bye(self, text: str) -> None:
         """End the session now."""
         if self._closing:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from typing import Final
 
 from postroom.mailbox.search import FolderSearch
 from postroom.servers.imap.config import ImapConfig, ImapServices
@@ -14,12 +12,11 @@ from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.handlers import HANDLERS
 from postroom.servers.imap.session import SharedState
 from postroom.servers.imap.views import ViewCache
+from postroom.servers.listening import BACKLOG, Listening
 from postroom.servers.smtp_limits import ConnectionCounter
 
-_BACKLOG: Final = 512
 
-
-class ImapListener:
+class ImapListener(Listening):
     """Listens, and keeps the connections.
 
     With an `ssl_context` STARTTLS is offered, or, with `implicit_tls`, every connection begins with the handshake
@@ -37,7 +34,6 @@ class ImapListener:
         if implicit_tls and ssl_context is None:
             raise ValueError("implicit TLS needs a TLS context")
         config = config or ImapConfig()
-        self._server: asyncio.Server | None = None
         self._implicit_tls = implicit_tls
         self._context = ConnectionContext(
             shared=SharedState(
@@ -52,6 +48,7 @@ class ImapListener:
             counter=ConnectionCounter(config.max_connections, config.max_connections_per_ip),
             handlers=HANDLERS,
         )
+        super().__init__(self._context, linger=config.linger)
 
     async def start(self, host: str | None, port: int, *, reuse_port: bool = False) -> None:
         """Listen on `host` (None: every address) and `port` (0: any free one). Raises `OSError`."""
@@ -61,7 +58,7 @@ class ImapListener:
             lambda: ImapConnection(context, secure=tls),
             host,
             port,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
             reuse_port=reuse_port or None,
             ssl=context.ssl_context if tls else None,
             ssl_handshake_timeout=config.handshake_timeout if tls else None,
@@ -69,50 +66,6 @@ class ImapListener:
         )
 
     @property
-    def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening sockets; none before `start` and after `drain`."""
-        return tuple(self._server.sockets) if self._server is not None else ()
-
-    @property
-    def port(self) -> int:
-        """The port of the first socket. Raises `RuntimeError` when not listening."""
-        if not self.sockets:
-            raise RuntimeError("not listening")
-        return int(self.sockets[0].getsockname()[1])
-
-    @property
     def connection_count(self) -> int:
         """Open connections."""
         return self._context.counter.total
-
-    async def drain(self, timeout: float) -> None:
-        """Stop: accept no more, let the commands in hand finish, `* BYE` to everyone else.
-
-        What is not done within `timeout` seconds is cut off. Returns when every connection is closed.
-        """
-        context = self._context
-        context.draining = True
-        if self._server is not None:
-            self._server.close()
-        for connection in list(context.connections):
-            connection.drain()
-        if await self._emptied(timeout):
-            return
-        for connection in list(context.connections):
-            connection.say_bye("Server is shutting down")
-        if await self._emptied(context.shared.config.linger):
-            return
-        for connection in list(context.connections):
-            connection.abort()
-        await self._emptied(context.shared.config.linger)
-
-    async def _emptied(self, timeout: float) -> bool:
-        """Whether all connections are gone within `timeout` seconds."""
-        context = self._context
-        if not context.connections:
-            return True
-        try:
-            await asyncio.wait_for(context.empty.wait(), timeout)
-        except TimeoutError:
-            return False
-        return True
