@@ -180,9 +180,9 @@ def keep_niceness(processes: Iterable[psutil.Process]) -> None:
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     if not nice:
         return
-    for session in {os.getsid(process.pid) for process in processes if process.is_running()}:
+    for process in processes:
         with contextlib.suppress(OSError):
-            Path(f"/proc/{session}/autogroup").write_text(str(nice))
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
 
 
 def wait_for_ports(ports: Iterable[int], process: subprocess.Popen[bytes], deadline: float) -> None:
@@ -327,7 +327,7 @@ class Server:
             log_tail = (self.directory / "log").read_text(errors="replace")[-2000:]
             self.stop()
             raise RuntimeError(f"the server {error}\n{log_tail}") from None
-        keep_niceness([*self._server_tree(), *self._database_tree()])
+        self.keep_niceness()
         return time.monotonic() - began
 
     def stop(self) -> None:
@@ -343,6 +343,10 @@ class Server:
             kill(processes)
             self._process.wait(STOP_SECONDS)
         self._process = None
+
+    def keep_niceness(self) -> None:
+        """Again for connections that the database has got since: each is a session of its own."""
+        keep_niceness([*self._server_tree(), *self._database_tree()])
 
     def cost(self) -> Cost:
         """CPU seconds so far."""

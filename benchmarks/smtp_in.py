@@ -110,8 +110,9 @@ class Ours:
         return client
 
     def warm_up(self, count: int) -> None:
-        """Let the planner have statistics of tables that hold something."""
+        """Let the planner have statistics of tables that hold something, and the pool its connections."""
         self.round(count, CONNECTIONS)
+        self.server.keep_niceness()
         time.sleep(STATISTICS_SECONDS)
         self.round(count, CONNECTIONS)
 
