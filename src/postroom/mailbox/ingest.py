@@ -125,6 +125,7 @@ class Ingest:
         self._stages = (self._write_stage,) * writers + (self._commit_stage,) * committers
         self._to_write: deque[_Waiting] = deque()
         self._to_commit: deque[_Waiting] = deque()
+        self._last_written: asyncio.Future[None] | None = None
         self._busy: set[int] = set()
         self._lanes: dict[int, deque[_Waiting]] = {}
         self._lane_slots = asyncio.Semaphore(MAX_LANES)
@@ -191,8 +192,7 @@ class Ingest:
         if not self._pending:
             self._idle.set()
 
-    # -- stage one: bytes
-    # ---------------------------------------------------------------------------------------------------
+    # -- stage one: bytes ---------------------------------------------------------------------------------------------
 
     async def _write_stage(self) -> None:
         while True:
@@ -201,14 +201,25 @@ class Ingest:
             if not batch:
                 self._wake_writers.clear()
                 continue
-            groups = [PutGroup(w.delivery.pieces, [copy.blob_key for copy in w.delivery.copies]) for w in batch]
-            for waiting, error in zip(batch, await self._put(groups), strict=True):
-                if error is None:
-                    self._to_commit.append(waiting)
-                else:
-                    full = isinstance(error, StorageFull)
-                    _fail(waiting, Failure.STORAGE_FULL if full else Failure.STORAGE)
-            self._wake_committers.set()
+            # Batches are handed over in the order they were taken, so that a client's APPENDs get UIDs in its order.
+            before, done = self._last_written, asyncio.get_running_loop().create_future()
+            self._last_written = done
+            try:
+                groups = [PutGroup(w.delivery.pieces, [copy.blob_key for copy in w.delivery.copies]) for w in batch]
+                results = await self._put(groups)
+                if before is not None:
+                    await before
+                self._hand_over(batch, results)
+            finally:
+                done.set_result(None)
+
+    def _hand_over(self, batch: list[_Waiting], results: Sequence[StorageError | None]) -> None:
+        for waiting, error in zip(batch, results, strict=True):
+            if error is None:
+                self._to_commit.append(waiting)
+            else:
+                _fail(waiting, Failure.STORAGE_FULL if isinstance(error, StorageFull) else Failure.STORAGE)
+        self._wake_committers.set()
 
     async def _put(self, groups: list[PutGroup]) -> Sequence[StorageError | None]:
         """Make the bytes durable, with two retries (J1); an answer for each group, whatever happens."""
@@ -222,8 +233,7 @@ class Ingest:
             log.error("blobs_not_stored", messages=len(failed), reason=failed[0].reason)
         return results
 
-    # -- stage two: rows
-    # ----------------------------------------------------------------------------------------------------
+    # -- stage two: rows ----------------------------------------------------------------------------------------------
 
     async def _commit_stage(self) -> None:
         while True:
