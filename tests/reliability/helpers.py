@@ -97,12 +97,14 @@ class Idlers:
             self._imap.append(client)
 
     async def wait(self, count: int) -> list[asyncio.Task[tuple[int, Any]]]:
-        """REST calls that wait for a message; each one's answer."""
+        """REST calls that wait for a message; each one's answer. They say since when, for the server may come to read
+        them only after the message came.
+        """
         ports, key = self._server.deployment.ports, self._server.deployment.api_keys[0]
         tasks = []
         for _ in range(count):
             client = await self._stack.enter_async_context(Http(ports["http"], key))
-            path = f"/v1/identities/{self._box.identity_id}/wait?timeout=50"
+            path = f"/v1/identities/{self._box.identity_id}/wait?timeout=50&since=2020-01-01T00:00:00Z"
             tasks.append(asyncio.create_task(client.request("GET", path)))
         return tasks
 

@@ -72,7 +72,8 @@ INVARIANTS: Final[dict[str, str]] = {
           SELECT p.tenant_id, p.folder_id, p.uid, m.public_id AS message, p.modseq, p.flags
           FROM placements p JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id
         )
-        SELECT l.folder_id, l.uid, l.message, l.modseq, l.flags, s.folder_id, s.uid, s.message, s.modseq, s.flags
+        SELECT l.folder_id AS log_folder, l.uid AS log_uid, l.message AS log_message, l.modseq AS log_modseq,
+               l.flags AS log_flags, s.*
         FROM (SELECT * FROM log WHERE kind <> 'removed') l
         FULL JOIN stands s ON s.tenant_id = l.tenant_id AND s.folder_id = l.folder_id AND s.uid = l.uid
         WHERE l.uid IS NULL OR s.uid IS NULL OR l.message <> s.message OR l.modseq <> s.modseq
@@ -93,7 +94,8 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT m.mailbox_id AS mailbox, m.public_id FROM messages m LEFT JOIN message_texts t
           ON t.tenant_id = m.tenant_id AND t.message_id = m.id WHERE t.message_id IS NULL""",
     "a placement is in its message's mailbox and says its size": """
-        SELECT p.folder_id, p.uid, p.mailbox_id, m.mailbox_id, f.mailbox_id, p.size, m.raw_size FROM placements p
+        SELECT p.folder_id, p.uid, p.mailbox_id AS mailbox, m.mailbox_id AS message_in,
+               f.mailbox_id AS folder_in, p.size, m.raw_size FROM placements p
         JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id
         JOIN folders f ON f.tenant_id = p.tenant_id AND f.id = p.folder_id
         WHERE p.mailbox_id <> m.mailbox_id OR f.mailbox_id <> m.mailbox_id OR p.size <> m.raw_size""",
