@@ -121,7 +121,7 @@ class Node:
         timeout = self.core.settings.server.shutdown_timeout_secs
         await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners.values()))
         await self.ingest.stop()
-        await _ended(self._tasks)
+        await _cancel(self._tasks)
         if self._hints is not None:
             await self._hints.stop()
         self.parser.close()
@@ -358,7 +358,7 @@ async def _lasting(work: Work, name: str) -> None:
         await asyncio.sleep(RESTART_SECONDS)
 
 
-async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Collection[asyncio.Task[None]]) -> None:
     """Cancel tasks until they end: before Python 3.12 `wait_for` loses a cancellation that comes with its result."""
     pending = set(tasks)
     while pending:
