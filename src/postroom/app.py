@@ -98,8 +98,10 @@ async def open_core(
     clock: Clock | None = None,
     random: Callable[[int], bytes] = os.urandom,
     migrate: bool = True,
+    writing_process: bool = False,
 ) -> AsyncIterator[Core]:
-    """Everything below the listeners, ready to use; closed when the context ends.
+    """Everything below the listeners, ready to use; closed when the context ends. `writing_process` is for servers,
+    which write much (see `blobs.writing_process`).
 
     Raises MigrationError, DeploymentMismatch, MarkerMismatch or DatabaseUnavailable, whose words are for the operator.
     """
@@ -121,6 +123,7 @@ async def open_core(
             write_threads=settings.storage.write_threads,
             read_threads=settings.storage.read_threads,
             sync_threads=settings.storage.sync_threads,
+            writing_process=writing_process,
             fsync=settings.storage.fsync_on_write,
             clock=clock,
         )

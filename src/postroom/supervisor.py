@@ -70,7 +70,9 @@ async def serve_child(settings: Settings, secrets: Secrets, url: str) -> int:
 async def _serve_here(
     settings: Settings, secrets: Secrets, url: str, stop: asyncio.Event, ready: Ready | None, *, reuse_port: bool
 ) -> int:
-    async with open_core(settings, secrets, url, migrate=settings.database.run_migrations) as core:
+    async with open_core(
+        settings, secrets, url, migrate=settings.database.run_migrations, writing_process=True
+    ) as core:
         node = Node(core, reuse_port=reuse_port)
         try:
             await node.start()

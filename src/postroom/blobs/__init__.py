@@ -3,10 +3,11 @@
 Keys are logical and the same for every backend (data-model §15); rows of the database name keys, never paths. A write
 has returned only when the bytes are durable, so that whoever commits a row after it never names bytes that are not
 there (mail-server E2). Bytes without a row are harmless; the sweep of orphans finds them with `list`.
+
+`objects.ObjectStore` is imported from its module: the library behind it is large, and not every process needs it.
 """
 
 from .maildir import MaildirStore
-from .objects import ObjectStore
 from .store import (
     BlobMissing,
     BlobStore,
@@ -26,7 +27,6 @@ __all__ = [
     "InvalidKey",
     "MaildirStore",
     "MarkerMismatch",
-    "ObjectStore",
     "PutGroup",
     "Span",
     "StorageError",

@@ -33,6 +33,7 @@ from .store import (
     Want,
     check_prefix,
 )
+from .writing_process import LARGEST_BATCH, WritingProcess
 
 R = TypeVar("R")
 
@@ -46,7 +47,8 @@ class MaildirStore:
     """A `BlobStore` in the directory `root`, which is made, for its owner alone, if it is not there.
 
     Work on the disk runs in threads of the store's own: `write_threads` batches and `read_threads` reads at a time,
-    and `sync_threads` waits for the disk within a batch. `clock` is asked for the age of what is swept.
+    and `sync_threads` waits for the disk within a batch; with `writing_process` batches of small messages are written
+    by a child process instead, started when the first comes. `clock` is asked for the age of what is swept.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class MaildirStore:
         write_threads: int = 2,
         read_threads: int = 4,
         sync_threads: int = 4,
+        writing_process: bool = False,
         fsync: bool = True,
         clock: Clock | None = None,
     ) -> None:
@@ -70,6 +73,7 @@ class MaildirStore:
         self._syncs = ThreadPoolExecutor(sync_threads, "blob-sync")
         self._directories = Directories(self._root)
         self._writer = DurableWriter(self._root, self._directories, self._syncs, sync_threads, fsync)
+        self._process = WritingProcess(self._root, fsync=fsync) if writing_process else None
 
     @property
     def root(self) -> Path:
@@ -87,7 +91,9 @@ class MaildirStore:
             raise error
 
     async def put_many(self, groups: Sequence[PutGroup]) -> list[StorageError | None]:
-        """As the protocol says, all in one hop to a thread. The recipients of a group share one file."""
+        """As the protocol says, all in one hop to a process or thread. The recipients of a group share one file."""
+        if self._process is not None and sum(len(p) for group in groups for p in group.pieces) <= LARGEST_BATCH:
+            return await self._process.write(groups) if groups else []
         return await self._in(self._writes, self._writer.write, groups) if groups else []
 
     async def link(self, existing: str, new: str) -> None:
@@ -353,6 +359,8 @@ class MaildirStore:
         await self._in(self._writes, _unlink, f"{self._root}/{directory}/{name}")
 
     async def close(self) -> None:
+        if self._process is not None:
+            await self._process.close()
         for pool in (self._writes, self._reads, self._syncs):
             await asyncio.to_thread(pool.shutdown)
 
