@@ -15,12 +15,12 @@ from postroom.blobs import (
     InvalidKey,
     MaildirStore,
     MarkerMismatch,
-    ObjectStore,
     PutGroup,
     Span,
     StorageError,
     put_durably,
 )
+from postroom.blobs.objects import ObjectStore
 
 TENANT, OTHER = "ten_01J9Z3K8V4QW7X2M5N6P8R0T1A", "ten_01J9Z3K8V4QW7X2M5N6P8R0T1B"
 IDENTITY, SECOND = "idn_01J9Z3K8V4QW7X2M5N6P8R0T1A", "idn_01J9Z3K8V4QW7X2M5N6P8R0T1B"
@@ -34,9 +34,13 @@ def part(n: int, name: str = "att_1") -> str:
     return raw(n).removesuffix("raw.eml") + f"a/{name}"
 
 
-@pytest.fixture(params=["maildir", "memory"])
+@pytest.fixture(params=["maildir", "maildir-process", "memory"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BlobStore]:
-    made = MaildirStore(tmp_path / "blobs") if request.param == "maildir" else ObjectStore(MemoryStore())
+    made: MaildirStore | ObjectStore
+    if request.param == "memory":
+        made = ObjectStore(MemoryStore())
+    else:
+        made = MaildirStore(tmp_path / "blobs", writing_process=request.param == "maildir-process")
     yield made
     await made.close()
 

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from obstore.store import S3Store
 
-from postroom.blobs import ObjectStore, PutGroup, StorageError
+from postroom.blobs import PutGroup, StorageError
+from postroom.blobs.objects import ObjectStore
 
 
 class Server:

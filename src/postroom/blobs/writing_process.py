@@ -7,8 +7,8 @@ answers each group of a batch. It holds no state that matters: when it dies, wha
 batch starts another.
 
 Frames, all numbers big-endian. Request: `u32` length of the rest, `u16` groups; a group is `u16` keys, each `u16`
-length and UTF-8, then `u32` length and the bytes. Answer: `u16` groups, each `u8` 0 stored, 1 failed, 2 full, `u8`
-length and the reason.
+length and UTF-8, then `u32` length and the bytes. Answer: `u16` groups, each `u8` 0 stored, 1 failed, 2 full, 3 no
+valid key, `u8` length and the reason.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, Final, cast
 
 from .durable import Directories, DurableWriter
-from .store import Data, PutGroup, StorageError, StorageFull
+from .store import Data, InvalidKey, PutGroup, StorageError, StorageFull
 
 LARGEST_BATCH: Final = 1024 * 1024
 """Octets above which a batch is not worth copying to the child."""
 STOP_SECONDS: Final = 5.0
 
 _U8, _U16, _U32 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
-_STORED, _FAILED, _FULL = range(3)
+_STORED, _FAILED, _FULL, _NO_KEY = range(4)
+_ERRORS: Final = {_FULL: StorageFull, _NO_KEY: InvalidKey}
 _MAX_REASON: Final = 255
 
 Outcome = StorageError | None
@@ -85,7 +86,8 @@ def encode_answer(outcomes: Sequence[Outcome]) -> bytes:
             answer += bytes((_STORED, 0))
             continue
         reason = outcome.reason.encode("ascii", "replace")[:_MAX_REASON]
-        answer += bytes((_FULL if isinstance(outcome, StorageFull) else _FAILED, len(reason))) + reason
+        kind = next((kind for kind, error in _ERRORS.items() if type(outcome) is error), _FAILED)
+        answer += bytes((kind, len(reason))) + reason
     return bytes(answer)
 
 
@@ -104,6 +106,8 @@ def take_answer(buffer: bytearray) -> list[Outcome] | None:
         at += 2 + length
         if kind == _STORED:
             outcomes.append(None)
+        elif kind == _NO_KEY:
+            outcomes.append(InvalidKey())
         else:
             outcomes.append(StorageFull(reason) if kind == _FULL else StorageError(reason))
     del buffer[:at]
