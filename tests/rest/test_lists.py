@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -72,6 +72,34 @@ async def test_new_mail_between_pages_shifts_nothing(world: World) -> None:
         cursor = body["next_cursor"]
         await world.deliver(simple_mail(f"New {len(found)}", f"new {len(found)}"))
     assert found == list(reversed(old))
+
+
+@pytest.mark.covers("FR-API-3")
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_a_clock_that_goes_back_an_hour_between_pages(world: World, limit: int) -> None:
+    """Nothing is lost or repeated, a cursor of before the step stays good, and ids go on ascending."""
+    before = [await world.deliver(simple_mail(f"Before {n}", f"{n}")) for n in range(6)]
+    old = [(one.message_id, one.thread_id) for one in before]
+    after = []
+    for path, which in ((world.at("/messages"), 0), (world.at("/threads"), 1)):
+        found: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            params = {"cursor": cursor} if cursor else {}
+            answer = await world.get(path, limit=limit, **params)
+            assert answer.status_code == 200, answer.text
+            found += [item["id"] for item in answer.json()["data"]]
+            cursor = answer.json()["next_cursor"]
+            if not after:
+                world.clock.set(world.clock.now() - timedelta(hours=1))
+                after = [await world.deliver(simple_mail(f"After {n}", f"after {n}")) for n in range(5)]
+        new = [(one.message_id, one.thread_id) for one in after]
+        # What was stored after the step has times before all that was there.
+        assert found == [ids[which] for ids in reversed(new + old)]
+        assert await all_pages(world, path, limit) == found
+    made = [ids[0] for ids in old + new]
+    assert made == sorted(made)
+    assert [one.uid for one in after] == list(range(before[-1].uid + 1, before[-1].uid + 6))
 
 
 async def test_concurrent_readers_and_writers(world: World) -> None:

@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, TextIO, cast
@@ -71,11 +72,7 @@ def configure(level: str = "info", format: Literal["text", "json"] = "text", str
     if format not in ("text", "json"):
         raise ValueError(f"unknown log format {format!r}: text or json")
     out = stream if stream is not None else sys.stderr
-    render: Processor = (
-        structlog.processors.JSONRenderer(sort_keys=False)
-        if format == "json"
-        else structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
-    )
+    render: Processor = structlog.processors.JSONRenderer(sort_keys=False) if format == "json" else _render_line
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -107,12 +104,19 @@ def address_hash(key: bytes, address: str) -> str:
     return hmac.new(key, address.lower().encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:16]
 
 
+@lru_cache(maxsize=4096)
 def is_sensitive(field: str) -> bool:
     """Whether a field of this name may hold content, an address or a secret, so that its value is never logged."""
     lower = field.lower()
     if lower.endswith(_HARMLESS_ENDINGS):
         return False
     return lower in _SENSITIVE_NAMES or any(word.lower() in _SENSITIVE_WORDS for word in _WORDS.split(field))
+
+
+def _render_line(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+    """structlog processor: one line for people, `time level event field=value …`. Values are redacted already."""
+    head = f"{event.pop('ts')} {event.pop('level'):<8} {event.pop('event')}"
+    return " ".join((head, *(f"{field}={value}" for field, value in event.items())))
 
 
 def redact(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

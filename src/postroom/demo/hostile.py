@@ -6,13 +6,16 @@ import smtplib
 from collections.abc import Callable
 from typing import Final
 
-from postroom.demo.clients import TIMEOUT, Rest, Wire, imap
+from postroom.demo.clients import TIMEOUT, Rest, Wire, deliver, imap
 from postroom.demo.place import HOST
 from postroom.demo.stage import SENDER, Stage, expect
 
 OVERSIZE: Final = 1 << 40
 BOMB: Final = 4_000_000_000
 LONG: Final = 10_000
+LARGE: Final = 25_000_000
+"""Octets, below the size limit with the trace headers."""
+BOUNDARY: Final = b"--b\r\n"
 NOBODY_ID: Final = "idn_00000000000000000000000000"
 NO_MESSAGE: Final = "msg_00000000000000000000000000"
 
@@ -100,6 +103,30 @@ def _literal_bomb(stage: Stage) -> str:
     return _shown(reply)
 
 
+def _million_parts(stage: Stage) -> str:
+    """A message of a million parts and more is taken, IMAP tells of what is kept of its structure, and mail goes on."""
+    recipient = stage.cast.person.address
+    head = (
+        f"From: <{SENDER}>\r\nTo: <{recipient}>\r\nSubject: parts {stage.token}\r\nMIME-Version: 1.0\r\n"
+        f"Message-ID: <parts.{stage.token}@example.com>\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
+    )
+    count = (LARGE - len(head)) // len(BOUNDARY)
+    raw = head.encode() + BOUNDARY * count
+    # smtplib would walk through every line.
+    with _in_data(stage, recipient) as wire:
+        wire.send(raw + b".\r\n")
+        reply = wire.reply()
+        expect(reply.startswith(b"250"), f"it was answered {_shown(reply)}")
+    with imap(stage.ports, stage.cast) as client:
+        client.select("INBOX", readonly=True)
+        last = client.response("EXISTS")[1][-1]
+        answer, items = client.fetch(str(int(last or b"0")), "(RFC822.SIZE BODYSTRUCTURE)")
+        line = items[0] if isinstance(items[0], bytes) else b""
+        expect(answer == "OK" and b'"mixed"' in line.lower(), f"FETCH BODYSTRUCTURE answered {answer} {_shown(line)}")
+    deliver(stage.ports, stage.letter(recipient, "after-the-parts"))
+    return f"250 for {count} parts, BODYSTRUCTURE in {len(line)} octets, and the next message was taken"
+
+
 def _requests(stage: Stage) -> str:
     """JSON of the wrong shape, ids of nobody, no credentials."""
     rest, identity = stage.rest, stage.cast.agent.identity_id
@@ -128,11 +155,16 @@ def _goes_on(stage: Stage) -> str:
     return "HTTP, SMTP and IMAP answer"
 
 
-def _in_data(stage: Stage) -> Wire:
-    """A connection that was asked to send its message to the agent."""
+def _in_data(stage: Stage, recipient: str | None = None) -> Wire:
+    """A connection that was asked to send its message to *recipient*, by default the agent."""
     wire = Wire(stage.ports.smtp)
     wire.reply()
-    commands = ("EHLO mail.example.com", f"MAIL FROM:<{SENDER}>", f"RCPT TO:<{stage.cast.agent.address}>", "DATA")
+    commands = (
+        "EHLO mail.example.com",
+        f"MAIL FROM:<{SENDER}>",
+        f"RCPT TO:<{recipient or stage.cast.agent.address}>",
+        "DATA",
+    )
     for command in commands:
         wire.send(f"{command}\r\n".encode())
         reply = wire.reply()
@@ -151,6 +183,7 @@ STEPS: Final[tuple[tuple[str, Callable[[Stage], str]], ...]] = (
     ("plaintext behind STARTTLS", _injection),
     ("an IMAP command of 10,000 characters", _long_command),
     ("an IMAP literal of 4 GB", _literal_bomb),
+    ("a message of millions of parts", _million_parts),
     ("bad requests over REST", _requests),
     ("and the server goes on", _goes_on),
 )

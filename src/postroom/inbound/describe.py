@@ -44,8 +44,8 @@ def describe(prefix: bytes, original: bytes, received_at: datetime, *, headers_o
         rfc_message_id = f"{raw_sha256.hexdigest()}@synthetic.invalid"
         facts.append("message_id_synthetic")
 
-    senders = message.from_
-    if len(senders) != 1:
+    senders, alone = message.addresses("from", 1)
+    if not senders or not alone:
         degraded = True
     recipients, cut = _recipients(message)
     degraded |= cut
@@ -97,13 +97,14 @@ def describe(prefix: bytes, original: bytes, received_at: datetime, *, headers_o
 def _recipients(message: mime.Message) -> tuple[tuple[tuple[RecipientKind, Mailpoint], ...], bool]:
     kept: list[tuple[RecipientKind, Mailpoint]] = []
     cut = False
-    for kind, found, limit in (
-        (RecipientKind.TO, message.to, MAX_RECIPIENTS),
-        (RecipientKind.CC, message.cc, MAX_RECIPIENTS),
-        (RecipientKind.REPLY_TO, message.reply_to, MAX_REPLY_TO),
+    for kind, name, limit in (
+        (RecipientKind.TO, "to", MAX_RECIPIENTS),
+        (RecipientKind.CC, "cc", MAX_RECIPIENTS),
+        (RecipientKind.REPLY_TO, "reply-to", MAX_REPLY_TO),
     ):
-        cut |= len(found) > limit
-        kept += ((kind, _point(address)) for address in found[:limit])
+        found, complete = message.addresses(name, limit)
+        cut |= not complete
+        kept += ((kind, _point(address)) for address in found)
     return tuple(kept), cut
 
 

@@ -5,16 +5,25 @@ The tolerant reader never raises and takes linear time. It works on text in whic
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.mail import charset
 from postroom.mail.header import decode_words, unfold
 
 MAX_ADDRESSES: Final = 10_000
+MAX_FIELDS: Final = 100
+"""Fields of one name that are read; RFC 5322 §3.6 allows one."""
 MAX_LOCAL_BYTES: Final = 64  # RFC 5321 §4.5.3.1.1
 MAX_DOMAIN_BYTES: Final = 255  # RFC 5321 §4.5.3.1.2
+
+_TOKENS: Final = 1000
+"""Tokens of unusual lists that are read for the fields of one name, beside those that make mailboxes."""
+_TOKENS_OF_MAILBOX: Final = 16
+_UNUSUAL_MAILBOXES: Final = 200
+_EDGES_FOR_EACH: Final = 3
+"""List entries for an address when each stands in a group of its own: start, mailbox, end."""
 
 _DOT_ATOM: Final = re.compile(r"[\w!#$%&'*+/=?^`{|}~-]++(?:\.[\w!#$%&'*+/=?^`{|}~-]++)*+")
 _LABELS: Final = re.compile(r"[^\W_](?:[\w-]*[^\W_])?(?:\.[^\W_](?:[\w-]*[^\W_])?)*")
@@ -68,36 +77,74 @@ _SIMPLE: Final = re.compile(
 )
 
 
+class RawList(NamedTuple):
+    """Mailboxes and group edges of the fields of one name; `complete` when nothing of them was left out."""
+
+    boxes: list[RawMailbox]
+    complete: bool
+
+
+def read_raw_list(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> RawList:
+    """Mailboxes and group edges of the raw values of all fields of one name, undecoded.
+
+    It stops after `limit` of them, after `MAX_FIELDS` fields, and when what is no ordinary list costs more effort than
+    any list of people would: the header of a message is read while others wait.
+    """
+    boxes: list[RawMailbox] = []
+    effort = _Effort()
+    for value in values[:MAX_FIELDS]:
+        if not _read_field(unfold(value).decode("latin-1"), boxes, limit, effort):
+            return RawList(boxes, False)
+    return RawList(boxes, len(values) <= MAX_FIELDS)
+
+
 def parse_raw_list(value: bytes) -> list[RawMailbox]:
-    """Mailboxes and group edges of an address field's raw value, at most 10,000, undecoded."""
-    text = unfold(value).decode("latin-1")
-    found: list[RawMailbox] = []
+    """Mailboxes and group edges of an address field's raw value, at most about 10,000, undecoded."""
+    return read_raw_list((value,)).boxes
+
+
+def _read_field(text: str, boxes: list[RawMailbox], limit: int, effort: "_Effort") -> bool:
+    """Add what a field lists to `boxes`; whether that is all of it."""
     at, end = 0, len(text)
     match = _SIMPLE.match
+    reader: _Reader | None = None
     while at < end:
+        if len(boxes) >= limit:
+            break
         simple = match(text, at)
         if simple is None:
-            found.extend(_Reader(text, at).read(MAX_ADDRESSES - len(found)))
-            break
+            if reader is None:
+                reader = _Reader(text, effort)
+            at = reader.read(at, boxes)
+            if effort.left <= 0:
+                break
+            continue
         quoted, phrase, local, domain, bare_local, bare_domain = simple.groups()
         if bare_local is not None:
-            found.append(RawMailbox(None, None, bare_local, bare_domain))
+            boxes.append(RawMailbox(None, None, bare_local, bare_domain))
         else:
-            found.append(RawMailbox(quoted or phrase or None, None, local, domain))
+            boxes.append(RawMailbox(quoted or phrase or None, None, local, domain))
         at = simple.end()
-        if len(found) >= MAX_ADDRESSES:
-            break
-    return found
+    if reader is not None and reader.in_group:
+        boxes.append(RawMailbox(None, None, None, None))
+    return at >= end
 
 
 def parse_addresses(value: bytes | str) -> list[Address]:
     """Complete mailboxes of an address list, group members included; what has no `@` is left out."""
     raw = value.encode("utf-8", "replace") if isinstance(value, str) else value
-    return [
-        Address(_display(box.name), _plain(box.local), _plain(box.domain))
-        for box in parse_raw_list(raw)
-        if box.local and box.domain
-    ]
+    return [_address(box.name, box.local, box.domain) for box in parse_raw_list(raw) if box.local and box.domain]
+
+
+def read_addresses(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> tuple[list[Address], bool]:
+    """The first `limit` complete mailboxes of the fields of one name, and whether there are no more."""
+    boxes, complete = read_raw_list(values, _EDGES_FOR_EACH * limit + 1)
+    found = [(box.name, box.local, box.domain) for box in boxes if box.local and box.domain]
+    return [_address(*parts) for parts in found[:limit]], complete and len(found) <= limit
+
+
+def _address(name: str | None, local: str, domain: str) -> Address:
+    return Address(_display(name), _plain(local), _plain(domain))
 
 
 def _display(name: str | None) -> str:
@@ -121,14 +168,31 @@ _TOKEN_WITHOUT_QUOTES: Final = re.compile(
 _PARENS: Final = re.compile(r"[()]|\\.", re.DOTALL)
 
 
+class _Effort:
+    """What may still be spent on unusual lists, in tokens: mailboxes found earn more, up to a number of them."""
+
+    __slots__ = ("_earning", "left")
+
+    def __init__(self) -> None:
+        self.left = _TOKENS
+        self._earning = _UNUSUAL_MAILBOXES
+
+    def found(self) -> None:
+        if self._earning:
+            self._earning -= 1
+            self.left += _TOKENS_OF_MAILBOX
+
+
 class _Reader:
     """Reads what the simple pattern does not: groups, comments, routes, quoted local parts, missing brackets."""
 
-    def __init__(self, text: str, at: int) -> None:
+    def __init__(self, text: str, effort: _Effort) -> None:
         self.text = text
-        self.at = at
+        self.at = 0
         self.comments_closed = True
         self.in_group = False
+        self._effort = effort
+        self._token = _TOKEN
         self._reset()
 
     def _reset(self) -> None:
@@ -137,10 +201,10 @@ class _Reader:
         self.address: list[str] | None = None  # words that stood between `<` and `>`
         self.comment = ""
 
-    def read(self, limit: int) -> Iterator[RawMailbox]:
-        count = 0
+    def read(self, at: int, found: list[RawMailbox]) -> int:
+        """Read on from `at` to the end of one entry of the list, which is added to `found`; where the next begins."""
+        self.at = at
         for kind, value in self._tokens():
-            made: RawMailbox | None = None
             if kind == "word":
                 (self.words if self.inside is None else self.inside).append(value)
             elif value == "<":
@@ -150,40 +214,37 @@ class _Reader:
                 if self.inside is not None:
                     self.address, self.inside = self.inside, None
             elif value == ":" and self.inside is None and self.address is None and not self.in_group:
-                made = RawMailbox(None, None, _phrase(self.words) or "", None)
+                found.append(RawMailbox(None, None, _phrase(self.words) or "", None))
                 self.in_group = True
                 self._reset()
+                return self.at
             elif value in (",", ";") and not (value == "," and self._in_route()):
-                made = self._finish()
-                if made is not None:
-                    yield made
-                    count += 1
-                made = None
+                self._end_entry(found)
                 if value == ";" and self.in_group:
                     self.in_group = False
-                    made = RawMailbox(None, None, None, None)
+                    found.append(RawMailbox(None, None, None, None))
+                return self.at
             else:
                 (self.words if self.inside is None else self.inside).append(value)
-            if made is not None:
-                yield made
-                count += 1
-            if count >= limit - 2:
-                break
+        self._end_entry(found)
+        return self.at
+
+    def _end_entry(self, found: list[RawMailbox]) -> None:
         made = self._finish()
         if made is not None:
-            yield made
-        if self.in_group:
-            yield RawMailbox(None, None, None, None)
+            found.append(made)
+            if made.domain:
+                self._effort.found()
 
     def _in_route(self) -> bool:
         """Whether a comma separates the domains of a source route, `<@one,@two:local@domain>` (RFC 5322 §4.4)."""
         return bool(self.inside) and self.inside is not None and self.inside[0] == "@"
 
     def _tokens(self) -> Iterator[tuple[str, str]]:
-        text, end = self.text, len(self.text)
-        match = _TOKEN.match
-        while self.at < end:
-            found = match(text, self.at)
+        text, end, effort = self.text, len(self.text), self._effort
+        while self.at < end and effort.left > 0:
+            effort.left -= 1
+            found = self._token.match(text, self.at)
             if found is None:  # pragma: no cover - the last alternative takes any character
                 return
             self.at = found.end()
@@ -201,7 +262,7 @@ class _Reader:
             elif other == '"':
                 # A quote that never closes: read on as if it were not there, and never look for its end again,
                 # which would cost quadratic time.
-                match = _TOKEN_WITHOUT_QUOTES.match
+                self._token = _TOKEN_WITHOUT_QUOTES
             elif other not in ")[]\\":
                 yield "word", other
 
@@ -210,6 +271,9 @@ class _Reader:
             return
         depth, start = 1, self.at
         for found in _PARENS.finditer(self.text, self.at):
+            self._effort.left -= 1
+            if self._effort.left <= 0:
+                break
             if found[0] == "(":
                 depth += 1
             elif found[0] == ")":

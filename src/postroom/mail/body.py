@@ -247,7 +247,9 @@ def _cut(text: str, limit: int) -> tuple[str, bool]:
 
 def snippet(text: str) -> str:
     """The first 240 characters with white space collapsed."""
-    return " ".join(text[: SNIPPET_CHARS * 16].split())[:SNIPPET_CHARS].rstrip()
+    # A word and its space are two characters at the least, so half as many words are enough.
+    words = text[: SNIPPET_CHARS * 16].split(None, SNIPPET_CHARS // 2 + 1)[: SNIPPET_CHARS // 2 + 1]
+    return " ".join(words)[:SNIPPET_CHARS].rstrip()
 
 
 def sanitise_filename(name: str) -> str | None:

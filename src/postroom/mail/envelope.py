@@ -9,7 +9,7 @@ from base64 import b64encode
 from typing import Final
 
 from postroom.mail import charset
-from postroom.mail.address import RawMailbox, parse_raw_list
+from postroom.mail.address import RawMailbox, read_raw_list
 from postroom.mail.header import Headers, decode_words, unfold
 
 _WORD_BYTES: Final = 45  # 60 characters of base64: a word stays below the 75 of RFC 2047 §2
@@ -77,7 +77,7 @@ def _address_list(headers: Headers, name: str) -> str:
     if not values:
         return "NIL"
     # Repeated fields are served as one list: a client must see every author that there is.
-    listed = "".join([_mailbox(box) for value in values for box in parse_raw_list(value)])
+    listed = "".join([_mailbox(box) for box in read_raw_list(values).boxes])
     return f"({listed})" if listed else "NIL"
 
 

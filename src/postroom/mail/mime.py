@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from postroom.mail import params as parameters
-from postroom.mail.address import Address, parse_addresses
+from postroom.mail.address import MAX_ADDRESSES, Address, read_addresses
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import render_envelope
 from postroom.mail.header import FIELD, Headers, decode_value
@@ -132,9 +132,15 @@ class Message:
     def subject(self) -> str | None:
         return self.headers.get("subject")
 
+    def addresses(self, name: str, limit: int = MAX_ADDRESSES) -> tuple[list[Address], bool]:
+        """The first `limit` complete mailboxes of every field of that name, and whether there are no more.
+
+        All fields of the name count: what one reader checks and another shows must be one list.
+        """
+        return read_addresses(self.headers.get_all_raw(name), limit)
+
     def _addresses(self, name: str) -> list[Address]:
-        # All fields of the name count: what one reader checks and another shows must be one list.
-        return [address for value in self.headers.get_all_raw(name) for address in parse_addresses(value)]
+        return self.addresses(name)[0]
 
     @property
     def from_(self) -> list[Address]:
