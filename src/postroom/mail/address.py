@@ -18,7 +18,7 @@ MAX_FIELDS: Final = 100
 MAX_LOCAL_BYTES: Final = 64  # RFC 5321 §4.5.3.1.1
 MAX_DOMAIN_BYTES: Final = 255  # RFC 5321 §4.5.3.1.2
 
-_TOKENS: Final = 1000
+_TOKENS: Final = 400
 """Tokens of unusual lists that are read for the fields of one name, beside those that make mailboxes."""
 _TOKENS_OF_MAILBOX: Final = 16
 _UNUSUAL_MAILBOXES: Final = 200

@@ -16,6 +16,7 @@ HTML_LIMIT: Final = 1024 * 1024
 SNIPPET_CHARS: Final = 240
 MAX_FILENAME_BYTES: Final = 255
 _SOURCE_FACTOR: Final = 12  # encoded octets that one octet of text may take: 4 (UTF-32) times 3 (quoted-printable)
+_CHARACTERS_A_TAG: Final = 32  # of markup, that cost as much as a tag
 _LONGEST_CHARACTER: Final = 8  # octets, escape sequences included
 
 _PATH_PARTS: Final = re.compile(r"[/\\]")
@@ -25,6 +26,10 @@ _INVISIBLE: Final = re.compile(
     "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,256}charset\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
+
+
+class TooMuchMarkup(Exception):
+    """HTML that would take longer to turn into text than the caller has."""
 
 
 class NumberedPart(NamedTuple):
@@ -160,16 +165,19 @@ def _has_name(part: Part) -> bool:
     return bool(part.disposition_params.get("filename") or part.params.get("name"))
 
 
-def text_body(raw: bytes, message: Message | Part, limit: int = TEXT_LIMIT) -> BodyText:
+def text_body(
+    raw: bytes, message: Message | Part, limit: int = TEXT_LIMIT, *, markup_limit: int | None = None
+) -> BodyText:
     """Plain text of the body with LF line ends, at most `limit` octets of UTF-8, cut between characters.
 
     Plain parts count as they are; HTML parts (HTML-only mail, or HTML between plain parts) become text (B4). When the
-    plain text is blank, the HTML is used.
+    plain text is blank, the HTML is used. With `markup_limit`, HTML with more tags than that, or more than 32 times as
+    many characters, raises `TooMuchMarkup`.
     """
     parts = body_parts(message if isinstance(message, Part) else message.root)
-    found = _joined(raw, parts.text, limit)
+    found = _joined(raw, parts.text, limit, markup_limit)
     if not found.text.strip() and any(part.subtype == "html" for _, part in parts.html if part.type == "text"):
-        found = _joined(raw, parts.html, limit)
+        found = _joined(raw, parts.html, limit, markup_limit)
     return found
 
 
@@ -208,7 +216,7 @@ def part_text(raw: bytes, part: Part, limit: int = TEXT_LIMIT) -> tuple[str, boo
     return text, cut, clean
 
 
-def _joined(raw: bytes, parts: Iterable[NumberedPart], limit: int) -> BodyText:
+def _joined(raw: bytes, parts: Iterable[NumberedPart], limit: int, markup_limit: int | None) -> BodyText:
     pieces: list[str] = []
     room = limit
     truncated = False
@@ -222,6 +230,10 @@ def _joined(raw: bytes, parts: Iterable[NumberedPart], limit: int) -> BodyText:
         html = part.subtype == "html"
         text, cut, part_clean = part_text(raw, part, max(room, HTML_LIMIT) if html else room)
         if html:
+            if markup_limit is not None:
+                markup_limit -= max(text.count("<"), len(text) // _CHARACTERS_A_TAG)
+                if markup_limit < 0:
+                    raise TooMuchMarkup
             text = html_to_text(text, room)
         truncated, clean = truncated or cut, clean and part_clean
         if pieces and not pieces[-1].endswith("\n"):

@@ -7,9 +7,9 @@ duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from postroom.db.pool import Connection
 from postroom.mailbox import append_sql as sql
@@ -67,12 +67,34 @@ class _Batch:
         self.attachments: list[tuple[object, ...]] = []
         self.events: list[tuple[object, ...]] = []
 
-    # -- reading
-    # ------------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def lock(self, conn: Connection, refs: Iterable[MailboxRef]) -> None:
-        keys = sorted({(ref.mailbox_id, ref.tenant_id) for ref in refs})
-        rows = await conn.fetch(sql.LOCK, [tenant for _, tenant in keys], [box for box, _ in keys])
+    async def read(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
+        """Lock the mailboxes that nobody else holds, then read what deciding needs."""
+        boxes = sorted({(m.mailbox.mailbox_id, m.mailbox.tenant_id) for m in messages})
+        folders = {(m.mailbox.tenant_id, m.mailbox.mailbox_id, m.folder) for m in messages}
+        raws = {
+            (m.mailbox.tenant_id, m.mailbox.mailbox_id, m.content.raw_sha256) for m in messages if m.source is Source.MX
+        }
+        ids = {
+            (m.mailbox.tenant_id, m.mailbox.mailbox_id, rfc_id)
+            for m in messages
+            for rfc_id in (m.content.rfc_message_id, *_candidates(m))
+        }
+        row = await conn.fetchrow(
+            sql.READ,
+            [tenant for _, tenant in boxes],
+            [box for box, _ in boxes],
+            *zip(*folders, strict=True),
+            *(zip(*raws, strict=True) if raws else ((), (), ())),
+            *zip(*ids, strict=True),
+        )
+        assert row is not None
+        self._take_boxes(row["boxes"] or ())
+        self._take_folders(row["folders"] or ())
+        self._take_hits(row["hits"] or ())
+
+    def _take_boxes(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             self.boxes[row["id"]] = Box(
                 row=row,
@@ -83,11 +105,11 @@ class _Batch:
                 used_bytes=row["used_bytes"],
             )
 
-    async def read_folders(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
-        keys = {(m.mailbox.tenant_id, m.mailbox.mailbox_id, m.folder) for m in messages}
-        tenants, boxes, folders = zip(*keys, strict=True)
-        for row in await conn.fetch(sql.FOLDERS, tenants, boxes, folders):
-            box = self.boxes[row["mailbox_id"]]
+    def _take_folders(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            box = self.boxes.get(row["mailbox_id"])
+            if box is None:
+                continue
             box.own = frozenset(row["own"] or ())
             folder = self.folders.get((row["mailbox_id"], row["id"])) or FolderState(
                 tenant_id=box.row["tenant_id"],
@@ -104,36 +126,25 @@ class _Batch:
             if row["special_use"] == "inbox":
                 self.folders[(row["mailbox_id"], None)] = folder
 
-    async def look_up(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
-        raws = {
-            (m.mailbox.tenant_id, m.mailbox.mailbox_id, m.content.raw_sha256) for m in messages if m.source is Source.MX
-        }
-        ids = {
-            (m.mailbox.tenant_id, m.mailbox.mailbox_id, rfc_id)
-            for m in messages
-            for rfc_id in (m.content.rfc_message_id, *_candidates(m))
-        }
-        columns: list[Sequence[object]] = list(zip(*raws, strict=True)) if raws else [(), (), ()]
-        columns += zip(*ids, strict=True)
-        for row in await conn.fetch(sql.LOOKUP, *columns):
+    def _take_hits(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            if row["mailbox_id"] not in self.boxes:
+                continue
             key = (row["mailbox_id"], row["seq"])
             thread = self.threads.get(key)
             if thread is None:
                 thread = self.threads[key] = thread_of(row)
-            self.remember(
-                row["mailbox_id"],
-                row["rfc_message_id"],
-                Known(
-                    row["id"],
-                    None,
-                    row["public_id"],
-                    row["raw_sha256"],
-                    row["body_sha256"],
-                    row["source"],
-                    row["subject"],
-                    thread,
-                ),
+            known = Known(
+                row_id=row["id"],
+                position=None,
+                public_id=row["public_id"],
+                raw_sha256=bytes.fromhex(row["raw_sha256"]),
+                body_sha256=bytes.fromhex(row["body_sha256"]),
+                source=row["source"],
+                subject=row["subject"],
+                thread=thread,
             )
+            self.remember(row["mailbox_id"], row["rfc_message_id"], known)
         for same_id in self.by_rfc_id.values():
             same_id.sort(key=lambda known: known.row_id or 0, reverse=True)
 
@@ -153,8 +164,7 @@ class _Batch:
         if all(other.public_id != known.public_id for other in same_id):
             same_id.insert(0, known)  # the newest answers for the Message-ID (inbound.md §28.4)
 
-    # -- deciding
-    # -----------------------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------------------------
 
     def refusal(self, group: Group) -> Refused | None:
         """Why the group can't be stored, decided before any of it is (mail-server.md A8: never partial copies)."""
@@ -356,12 +366,10 @@ async def append(
         rows = await conn.fetch(sql.LOCK_WAITING, *columns)
         gone -= {MailboxRef(row["tenant_id"], row["id"]) for row in rows}
     batch = _Batch(now)
-    await batch.lock(conn, (m.mailbox for group in groups for m in group))
+    await batch.read(conn, [m for group in groups for m in group])
     missing = [[m.mailbox for m in group if m.mailbox.mailbox_id not in batch.boxes] for group in groups]
     messages = [m for group, absent in zip(groups, missing, strict=True) if not absent for m in group]
     if messages:
-        await batch.read_folders(conn, messages)
-        await batch.look_up(conn, messages)
         await batch.read_crowds(conn, messages)
     outcomes: list[GroupOutcome] = []
     for group, absent in zip(groups, missing, strict=True):

@@ -19,57 +19,10 @@ JOIN mailboxes m ON m.tenant_id = k.tenant_id AND m.id = k.id
 ORDER BY m.id FOR NO KEY UPDATE OF m
 """
 
-LOCK: Final = """
-SELECT m.tenant_id, m.id, m.modseq, m.change_seq, m.event_seq, m.next_thread_seq, m.used_bytes, m.quota_bytes, m.erased,
-       m.identity_public_id, m.tenant_public_id
-FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, id)
-JOIN mailboxes m ON m.tenant_id = k.tenant_id AND m.id = k.id
-ORDER BY m.id FOR NO KEY UPDATE OF m SKIP LOCKED
-"""
-
-# Read after the lock, in a statement of its own: the lock's snapshot may be older than the last writer's commit.
-FOLDERS: Final = """
-SELECT f.mailbox_id, f.id, f.special_use, f.uid_validity, f.uid_next, f.message_count, f.unseen_count, f.deleted_count,
-       f.total_bytes,
-       (SELECT array_agg(a.address) FROM addresses a WHERE a.tenant_id = k.tenant_id AND a.identity_id =
-              k.mailbox_id) AS own
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS k (tenant_id, mailbox_id, folder_id)
-JOIN LATERAL (
-  SELECT * FROM folders f WHERE f.tenant_id = k.tenant_id AND f.mailbox_id = k.mailbox_id
-     AND CASE WHEN k.folder_id IS NULL THEN f.special_use = 'inbox' ELSE f.id = k.folder_id END
-) f ON true
-"""
-
-# Stored messages with the same octets, and stored messages that carry one of the asked Message-IDs (newest five of
-# each).
-LOOKUP: Final = """
-SELECT m.mailbox_id, m.id, m.public_id, m.raw_sha256, m.body_sha256, m.rfc_message_id, m.source, m.subject,
-       t.seq, t.public_id AS thread_id, t.subject AS thread_subject, t.first_at, t.last_at, t.last_inbound_at,
-              t.last_outbound_at,
-       t.message_count, t.unread_count, t.participants_json, t.reply_from_address, t.archived
-FROM (
-  SELECT m.* FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS k (tenant_id, mailbox_id, sha)
-  JOIN LATERAL (
-    SELECT m.tenant_id, m.mailbox_id, m.id, m.public_id, m.raw_sha256, m.body_sha256, m.rfc_message_id, m.source,
-           m.subject,
-           m.thread_seq
-    FROM messages m
-    WHERE m.tenant_id = k.tenant_id AND m.mailbox_id = k.mailbox_id AND m.raw_sha256 = k.sha AND m.source = 'mx' LIMIT 1
-  ) m ON true
-  UNION ALL
-  SELECT m.* FROM unnest($4::bigint[], $5::bigint[], $6::text[]) AS k (tenant_id, mailbox_id, rfc_id)
-  JOIN LATERAL (
-    SELECT m.tenant_id, m.mailbox_id, m.id, m.public_id, m.raw_sha256, m.body_sha256, m.rfc_message_id, m.source,
-           m.subject,
-           m.thread_seq
-    FROM messages m
-    WHERE m.tenant_id = k.tenant_id AND m.mailbox_id = k.mailbox_id AND m.rfc_message_id = k.rfc_id
-    ORDER BY m.id DESC LIMIT 5
-  ) m ON true
-) m
-JOIN LATERAL (
-  SELECT * FROM threads t WHERE t.tenant_id = m.tenant_id AND t.mailbox_id = m.mailbox_id AND t.seq = m.thread_seq
-) t ON true
+# Locks and reads, in one round trip (0001_initial.sql).
+READ: Final = """
+SELECT boxes, folders, hits
+FROM ingest_read($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
 
 # Which of the senders wrote one of the newest 1,000 messages of a thread whose list of participants is full.

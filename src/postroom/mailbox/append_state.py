@@ -3,12 +3,11 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-import asyncpg
 import orjson
 
 from postroom.mailbox.models import (
@@ -25,7 +24,7 @@ MAX_PARTICIPANTS: Final = 50
 
 @dataclass(slots=True)
 class Box:
-    row: asyncpg.Record
+    row: Mapping[str, Any]
     modseq: int
     change_seq: int
     event_seq: int
@@ -82,21 +81,26 @@ class Known:
     thread: Thread
 
 
-def thread_of(row: asyncpg.Record) -> Thread:
+def thread_of(row: Mapping[str, Any]) -> Thread:
+    """The thread of a stored message; moments come as RFC 3339."""
     return Thread(
         seq=row["seq"],
         public_id=row["thread_id"],
         subject=row["thread_subject"],
-        first_at=row["first_at"],
-        last_at=row["last_at"],
-        last_inbound_at=row["last_inbound_at"],
-        last_outbound_at=row["last_outbound_at"],
+        first_at=datetime.fromisoformat(row["first_at"]),
+        last_at=datetime.fromisoformat(row["last_at"]),
+        last_inbound_at=_moment(row["last_inbound_at"]),
+        last_outbound_at=_moment(row["last_outbound_at"]),
         message_count=row["message_count"],
         unread_count=row["unread_count"],
         participants=list(row["participants_json"]),
         reply_from_address=row["reply_from_address"],
         archived=row["archived"],
     )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def join(thread: Thread, m: NewMessage, box: Box) -> None:
