@@ -282,9 +282,10 @@ async def large_and_empty(db: Database, root: Path, size: int, count: int) -> li
     return [row(name, 100 * seconds[empty] / seconds[large], "%", target=80, better="higher")]
 
 
-async def indexing(db: Database) -> list[Row]:
+async def indexing(db: Database, root: Path) -> list[Row]:
     """How fast the words of what was stored are indexed: it has to keep up with ingest."""
-    indexer = WordIndexer(db, CLOCK)
+    blobs = MaildirStore(root)
+    indexer = WordIndexer(db, CLOCK, blobs.get_many)
     async with db.acquire() as conn:
         waiting = await conn.fetchval(
             "SELECT count(*) FROM word_tasks t JOIN messages m ON m.mailbox_id = t.mailbox_id "
@@ -324,7 +325,7 @@ async def _run(quick: bool) -> list[Row]:
                             rows.append(row(name, rate, "messages/s"))
                         async with db.acquire() as conn:
                             await analyze_grown(conn)
-                rows += await indexing(db)
+                rows += await indexing(db, blobs)
                 rows += await flags_and_moves(db, blobs, 4 if quick else 12)
                 rows += await large_and_empty(db, blobs, 20_000 if quick else 100_000, count // 2)
         finally:

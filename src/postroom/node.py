@@ -84,7 +84,7 @@ class Node:
         self._hints: Listener | None = None
         limits = core.settings.limits
         self.parser = Parser()
-        self.indexer = WordIndexer(core.database, core.clock)
+        self.indexer = WordIndexer(core.database, core.clock, core.blobs.get_many)
         self.ingest = Ingest(core.database, core.blobs, core.clock, committed=self._committed)
         self.directory = Directory(core.database, core.clock, core.settings.platform_domain)
         self.local_domains = LocalDomains(core.database, core.clock)
@@ -249,6 +249,7 @@ class Node:
             identities=core.identities,
             mailboxes=core.mailboxes,
             live=core.live,
+            parser=self.parser,
             cursor_keys=CursorKeys(CursorKey("0", cursor_secret(core.secrets.master_key))),
             about=About(__version__, "unknown", core.settings.env),
             store_ready=self._store_ready,

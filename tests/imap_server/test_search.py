@@ -1,9 +1,12 @@
 """SEARCH (mail-server D7; RFC 3501 §6.4.4)."""
 
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
+from postroom.mailbox.words import WordIndexer
 
 
 def _raw(subject: str, text: str, **headers: str) -> bytes:
@@ -32,10 +35,30 @@ _BOX = [
 ]
 
 
-async def _filled(office: Any) -> Any:
+@pytest.fixture(params=["not yet indexed", "indexed"], autouse=True)
+def indexed(request: pytest.FixtureRequest) -> bool:
+    """Every search finds the same, whether the words of the messages are indexed or not (B20)."""
+    return bool(request.param == "indexed")
+
+
+@pytest.fixture
+async def index(office: Any, indexed: bool) -> Callable[[], Awaitable[None]]:
+    """Indexes what is there, when it is that turn."""
+
+    async def run() -> None:
+        services = office.services
+        indexer = WordIndexer(services.database, services.clock, services.blobs.get_many)
+        while indexed and await indexer.run_once():
+            pass
+
+    return run
+
+
+async def _filled(office: Any, index: Callable[[], Awaitable[None]]) -> Any:
     client = await office.client(None)
     for raw, flags, date in _BOX:
         assert (await client.append(raw, b"INBOX", flags + date)).startswith(b"OK")
+    await index()
     await client.ok(b"SELECT INBOX")
     return client
 
@@ -46,8 +69,8 @@ async def _found(client: Any, query: bytes) -> list[int]:
 
 
 @pytest.mark.covers("D7")
-async def test_every_key(office: Any) -> None:
-    client = await _filled(office)
+async def test_every_key(office: Any, index: Any) -> None:
+    client = await _filled(office, index)
     expected: list[tuple[bytes, list[int]]] = [
         (b"ALL", [1, 2, 3, 4]),
         (b"SEEN", [1]),
@@ -110,8 +133,8 @@ async def test_every_key(office: Any) -> None:
 
 
 @pytest.mark.covers("D7")
-async def test_forms_of_the_answer(office: Any) -> None:
-    client = await _filled(office)
+async def test_forms_of_the_answer(office: Any, index: Any) -> None:
+    client = await _filled(office, index)
     assert await client.ok(b"SEARCH RETURN (MIN MAX COUNT ALL) UNSEEN") == [
         b'* ESEARCH (TAG "a7") MIN 2 MAX 4 COUNT 3 ALL 2:4'
     ]
@@ -124,8 +147,8 @@ async def test_forms_of_the_answer(office: Any) -> None:
 
 
 @pytest.mark.covers("D7")
-async def test_numbers_of_messages_that_went(office: Any) -> None:
-    client = await _filled(office)
+async def test_numbers_of_messages_that_went(office: Any, index: Any) -> None:
+    client = await _filled(office, index)
     other = await office.client()
     await other.ok(rb"UID STORE 2 +FLAGS.SILENT (\Deleted)")
     await other.ok(b"EXPUNGE")
@@ -135,8 +158,8 @@ async def test_numbers_of_messages_that_went(office: Any) -> None:
 
 
 @pytest.mark.covers("D7")
-async def test_combinations_agree_with_sets(office: Any) -> None:
-    client = await _filled(office)
+async def test_combinations_agree_with_sets(office: Any, index: Any) -> None:
+    client = await _filled(office, index)
     leaves = [b"SEEN", b"SUBJECT lunch", b"BODY pay", b"LARGER 4000", b"UID 2:3", b"FROM anna", b"TEXT special"]
     answers = {leaf: frozenset(await _found(client, leaf)) for leaf in leaves}
     rng = random.Random(1)
@@ -160,8 +183,8 @@ async def test_combinations_agree_with_sets(office: Any) -> None:
 
 
 @pytest.mark.covers("D7")
-async def test_metadata_queries_read_no_bytes(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = await _filled(office)
+async def test_metadata_queries_read_no_bytes(office: Any, index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await _filled(office, index)
 
     async def refuse(*_: object) -> None:
         raise AssertionError("bytes were read")

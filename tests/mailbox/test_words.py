@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.blobs import Span, StorageError
 from postroom.db import Connection, Database
 from postroom.mailbox import words
 from postroom.mailbox.folding import fold
@@ -34,6 +36,11 @@ LETTER = st.characters(codec="utf-8", exclude_categories=["Cs"], exclude_charact
 TEXT = st.lists(ODD | PLAIN | st.text(LETTER, max_size=6) | st.sampled_from([" ", "\n", "-", "."]), max_size=8).map(
     "".join
 )
+
+
+async def no_headers(spans: Sequence[Span]) -> list[bytes | StorageError]:
+    """What is stored here has texts only."""
+    return [b"" for _ in spans]
 
 
 async def store(db: Database, pen: Pen, box: Box, n: object, text: str, **changes: Any) -> None:
@@ -85,7 +92,7 @@ async def test_candidates_hold_every_hit(
     indexed: int,
 ) -> None:
     box, other = await make_boxes(db, ids, clock, 2)
-    pen, indexer = Pen(ids, clock), WordIndexer(db, clock)
+    pen, indexer = Pen(ids, clock), WordIndexer(db, clock, no_headers)
     await store(db, pen, other, "other", "".join(texts))
     for n, text in enumerate(texts):
         if n == indexed:
@@ -105,7 +112,7 @@ async def test_candidates_hold_every_hit(
 @pytest.mark.covers("B20")
 async def test_candidates_are_few_and_of_one_mailbox(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     box, other = await make_boxes(db, ids, clock, 2)
-    pen, indexer = Pen(ids, clock), WordIndexer(db, clock)
+    pen, indexer = Pen(ids, clock), WordIndexer(db, clock, no_headers)
     for n in range(20):
         await store(db, pen, box, n, f"common unique{n}x")
         await store(db, pen, other, n, f"common unique{n}x")
@@ -131,7 +138,7 @@ async def test_a_piece_of_too_many_words_narrows_nothing(
     pen = Pen(ids, clock)
     await store(db, pen, box, 1, " ".join(f"abc{n}" for n in range(10)) + " rare")
     await store(db, pen, box, 2, "abc1")
-    await WordIndexer(db, clock).run_once()
+    await WordIndexer(db, clock, no_headers).run_once()
     async with db.acquire() as conn:
         assert await candidates(conn, box.ref, "abc") is None
         assert len(await candidates(conn, box.ref, "abc rare") or ()) == 1
@@ -147,7 +154,7 @@ async def test_large_vocabularies_stay_within_a_tsvector(
     (box,) = await make_boxes(db, ids, clock)
     text = " ".join(f"{n:05}".ljust(size, fold(letter)) for n in range(25_000))
     await store(db, Pen(ids, clock), box, 1, text)
-    await WordIndexer(db, clock).run_once()
+    await WordIndexer(db, clock, no_headers).run_once()
     async with db.acquire() as conn:
         row = await conn.fetchrow("SELECT words, complete FROM message_words WHERE mailbox_id = $1", box.ref.mailbox_id)
         assert row is not None
@@ -173,7 +180,7 @@ async def test_a_message_indexed_during_the_query_is_not_missed(
         while step < statements:
             needle = f"needle{step}"
             await store(db, pen, box, step, needle)
-            spy = _Interrupted(conn, step, WordIndexer(db, clock))
+            spy = _Interrupted(conn, step, WordIndexer(db, clock, no_headers))
             found = await candidates(spy, box.ref, needle)  # type: ignore[arg-type]
             statements = spy.statements
             assert found is not None
@@ -204,7 +211,7 @@ async def test_indexing_twice_and_by_two_changes_nothing(db: Database, clock: Ma
     pen = Pen(ids, clock)
     for n in range(40):
         await store(db, pen, box, n, f"word{n} common" + " filler" * (n % 3))
-    one, two = WordIndexer(db, clock, batch=3), WordIndexer(db, clock, batch=5)
+    one, two = WordIndexer(db, clock, no_headers, batch=3), WordIndexer(db, clock, no_headers, batch=5)
 
     async def work(indexer: WordIndexer) -> None:
         while await indexer.run_once():
@@ -221,7 +228,7 @@ async def test_indexing_twice_and_by_two_changes_nothing(db: Database, clock: Ma
             "SELECT tenant_id, mailbox_id, min(id), max(id), $1 FROM messages GROUP BY 1, 2",
             clock.now(),
         )
-    assert await WordIndexer(db, clock).run_once() == 1
+    assert await WordIndexer(db, clock, no_headers).run_once() == 1
     async with db.acquire() as conn:
         assert await conn.fetch("SELECT * FROM message_words ORDER BY message_id") == before
         await check_mailbox(conn, box.ref)
@@ -236,9 +243,9 @@ async def test_a_crash_between_the_steps_is_made_up_for(db: Database, clock: Man
         claimed = await QUEUE.claim(conn, now=clock.now(), limit=10)  # and then the worker dies
         assert len(claimed.claims) == 1
         assert len(await candidates(conn, box.ref, "findable") or ()) == 1
-    assert await WordIndexer(db, clock).run_once() == 0
+    assert await WordIndexer(db, clock, no_headers).run_once() == 0
     clock.advance(61)
-    assert await WordIndexer(db, clock).run_once() == 1
+    assert await WordIndexer(db, clock, no_headers).run_once() == 1
     async with db.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM word_tasks") == 0
         assert len(await candidates(conn, box.ref, "findable") or ()) == 1
@@ -276,7 +283,7 @@ async def test_a_task_that_fails_is_parked_alone(
         return found
 
     monkeypatch.setattr(words, "words_of", poisoned)
-    indexer = WordIndexer(db, clock)
+    indexer = WordIndexer(db, clock, no_headers)
     assert await indexer.run_once() == 6
     async with db.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM message_words") == 5
@@ -301,7 +308,7 @@ async def test_much_work_is_done_in_portions(
     async with db.acquire() as conn:
         for size in (3, 4, 5, 25, 1, 9, 1):
             await pen.store(conn, *([pen.copy(box, raw_mail(body=f"{size} {n} {ids.ulid()}"))] for n in range(size)))
-    assert await WordIndexer(db, clock).run_once() == 7
+    assert await WordIndexer(db, clock, no_headers).run_once() == 7
     async with db.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM message_words") == 48
         assert await conn.fetchval("SELECT count(*) FROM word_tasks") == 0
@@ -316,7 +323,7 @@ async def test_a_message_that_went_meanwhile_is_skipped(db: Database, clock: Man
     async with db.acquire() as conn:
         await conn.execute("DELETE FROM placements WHERE uid = 1")
         await conn.execute("DELETE FROM messages WHERE id = (SELECT min(id) FROM messages)")
-    assert await WordIndexer(db, clock).run_once() == 2
+    assert await WordIndexer(db, clock, no_headers).run_once() == 2
     async with db.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM message_words") == 1
 
@@ -340,3 +347,23 @@ def test_folding_twice_is_folding_once(text: str) -> None:
 def test_folding_makes_equals_meet() -> None:
     for a, b in (("Straße", "STRASSE"), ("ｆｕｌｌ", "FULL"), ("É", "e\u0301"), ("Ὀδυσσεύς", "ὈΔΥΣΣΕΎΣ"), ("ﬁ", "FI")):
         assert fold(a) == fold(b)
+
+
+@pytest.mark.covers("decisions:B20", "mail-server:D7")
+async def test_header_fields_are_indexed_as_they_read(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
+    head = b"X-Order: =?utf-8?q?Sm=C3=B8rrebr=C3=B8d?=\r\nReceived: from relay.example.com\r\n\tby mx.example\r\n\r\nbody"
+
+    async def headers(spans: Sequence[Span]) -> list[bytes | StorageError]:
+        return [head if n == 0 else StorageError("EIO") for n in range(len(spans))]
+
+    (box,) = await make_boxes(db, ids, clock)
+    pen = Pen(ids, clock)
+    await store(db, pen, box, 1, "one")
+    await store(db, pen, box, 2, "two")
+    assert await WordIndexer(db, clock, headers).run_once() == 2
+    async with db.acquire() as conn:
+        keys = [row["id"] for row in await conn.fetch("SELECT id FROM messages ORDER BY id")]
+        for needle in ("smørreb", "RELAY.example", "x-order: smør"):
+            # The second one's header could not be read, so it may hold anything.
+            assert await candidates(conn, box.ref, needle) == set(keys), needle
+        assert await candidates(conn, box.ref, "nowhere") == {keys[1]}

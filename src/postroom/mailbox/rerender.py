@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -66,7 +65,7 @@ class Tally:
     damaged: int = 0
     """Whose raw bytes are not those that were received: the old rendering stays."""
     kept: int = 0
-    """Whose new rendering would be worse than the stored one (`_is_worse`)."""
+    """Whose new rendering failed or would be worse than the stored one (`_moved`)."""
     failed: int = 0
     """Not read for the time being; tried again in the next pass."""
 
@@ -159,6 +158,7 @@ class Rerender:
         deadline = self._clock.monotonic() + self._seconds
         while rows := await self._stale():
             await self._renew(rows, deadline, tally)
+            # A store that fails all the time is left in peace until the next call.
             if self._clock.monotonic() >= deadline or tally.failed >= PAGE:
                 break
         else:
@@ -193,20 +193,20 @@ class Rerender:
     async def _renew(self, rows: Sequence[asyncpg.Record], deadline: float, tally: Tally) -> None:
         """Handle rows in order until the deadline, and write what came of them."""
         left = iter(rows)
-        async with aclosing(_generator(self._blobs.batches([row["blob_key"] for row in rows]))) as batches:
-            async for batch in batches:
-                renewed: list[_Renewed] = []
-                for raw, row in zip(batch, left, strict=False):
-                    self._after = (row["parser_version"], row["tenant_id"], row["id"])
-                    if (one := await self._one(row, raw)) is None:
-                        tally.failed += 1
-                    else:
-                        renewed.append(one)
-                    if self._clock.monotonic() >= deadline:
-                        break
-                await self._write(renewed, tally)
+        async for batch in self._blobs.batches([row["blob_key"] for row in rows]):
+            renewed: list[_Renewed] = []
+            for raw in batch:
+                row = next(left)
+                if (one := await self._one(row, raw)) is None:
+                    tally.failed += 1
+                else:
+                    renewed.append(one)
+                self._after = (row["parser_version"], row["tenant_id"], row["id"])
                 if self._clock.monotonic() >= deadline:
-                    return
+                    break
+            await self._write(renewed, tally)
+            if self._clock.monotonic() >= deadline:
+                return
 
     async def _one(self, row: asyncpg.Record, raw: bytes | StorageError) -> _Renewed | None:
         """What becomes of one message; None if its bytes can't be read now."""
@@ -217,7 +217,11 @@ class Rerender:
             log.warning("rerender_unreadable", message_id=row["public_id"], reason=raw.reason)
             return None
         prefix_len = row["raw_prefix_len"]
-        content = await self._describe(raw[:prefix_len], raw[prefix_len:], row["received_at"])
+        try:
+            content = await self._describe(raw[:prefix_len], raw[prefix_len:], row["received_at"])
+        except Exception as error:  # noqa: BLE001 - one message that our code fails on holds up no other
+            log.error("rerender_failed", message_id=row["public_id"], error=type(error).__name__)
+            return _Renewed(tenant_id, id_, _Fate.KEPT)
         if content.raw_sha256 != row["raw_sha256"]:
             log.error("rerender_raw_damaged", message_id=row["public_id"])
             return _Renewed(tenant_id, id_, _Fate.DAMAGED)
@@ -247,11 +251,6 @@ class Rerender:
         for one in renewed:
             if (one.tenant_id, one.id) in written:
                 setattr(tally, one.fate, getattr(tally, one.fate) + 1)
-
-
-async def _generator(batches: AsyncIterator[list[bytes | StorageError]]) -> AsyncIterator[list[bytes | StorageError]]:
-    async for batch in batches:
-        yield batch
 
 
 def _moved(stored: bytes, content: Content, paths: Sequence[str]) -> tuple[tuple[str, str], ...] | None:

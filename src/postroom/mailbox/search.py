@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from postroom.db import Database
+from postroom.mailbox import words
 from postroom.mailbox.folding import fold
 from postroom.mailbox.models import FolderKey, MailboxRef
 
@@ -52,6 +53,11 @@ class Question(Enum):
     SUBJECT = _MESSAGES + "position($4::text in m.subject_fold) > 0"
 
 
+_OF_CANDIDATES: Final = _PLACEMENTS + "p.message_id = ANY ($4::bigint[])"
+
+MAX_CANDIDATES: Final = 20_000
+"""Beyond this many reading the folder is no more work than naming them."""
+
 _TEXTS: Final = """
 SELECT p.uid, CASE WHEN t.plain THEN NULL ELSE t.text END AS text
 FROM (
@@ -78,6 +84,17 @@ class FolderSearch:
         """The UIDs of a folder that meet `question`. A text argument is folded by the caller."""
         async with self._database.acquire() as conn:
             found = await conn.fetchval(question.value, ref.tenant_id, ref.mailbox_id, folder_id, argument)
+        return frozenset(found or ())
+
+    async def candidates(self, ref: MailboxRef, folder_id: FolderKey, needle: str) -> frozenset[int] | None:
+        """The UIDs of a folder whose messages may hold `needle` in their header or text, none left out; None when the
+        word index can't tell them from the rest. The caller verifies.
+        """
+        async with self._database.acquire() as conn:
+            messages = await words.candidates(conn, ref, needle)
+            if messages is None or len(messages) > MAX_CANDIDATES:
+                return None
+            found = await conn.fetchval(_OF_CANDIDATES, ref.tenant_id, ref.mailbox_id, folder_id, sorted(messages))
         return frozenset(found or ())
 
     async def in_text(

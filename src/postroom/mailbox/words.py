@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
+from postroom.blobs.store import Span, StorageError
 from postroom.db import errors as db_errors
 from postroom.db.claim import Claim, ClaimQueue, ClaimSpec, Finish
 from postroom.db.pool import Connection, Database
+from postroom.mail.header import Headers
 from postroom.mailbox.folding import fold
 from postroom.mailbox.models import MailboxRef
 
@@ -41,6 +42,8 @@ MAX_KNOWN: Final = 200_000
 RETRY_AFTER: Final = timedelta(minutes=1)
 _PORTION: Final = 256
 """Messages whose texts are held in memory, and whose words are written, at a time."""
+MAX_HEADER: Final = 64 * 1024
+"""Octets of a header that are indexed; a longer one makes the message's words incomplete."""
 _SLICE: Final = 8
 """Messages whose words are taken in one go of the loop, about a millisecond."""
 
@@ -56,9 +59,13 @@ QUEUE: Final = ClaimQueue(
 )
 
 _WORD: Final = re.compile(r"\w+")
+_HEADER_END: Final = re.compile(rb"\n\r?\n|\A\r?\n")
+
+ReadSpans = Callable[[Sequence[Span]], Awaitable[Sequence[bytes | StorageError]]]
+"""Reads the beginnings of raw messages: `BlobStore.get_many`."""
 
 _MESSAGES: Final = """
-SELECT m.tenant_id, m.mailbox_id, m.id, m.subject, m.from_name, m.from_address, x.text,
+SELECT m.tenant_id, m.mailbox_id, m.id, m.blob_key, m.subject, m.from_name, m.from_address, x.text,
        (SELECT string_agg(r.address || ' ' || r.name, ' ') FROM recipients r
         WHERE r.tenant_id = m.tenant_id AND r.message_id = m.id) AS recipients,
        (SELECT string_agg(a.filename, ' ') FROM attachments a
@@ -138,7 +145,7 @@ def pieces_of(needle: str) -> list[str]:
 
 
 async def candidates(conn: Connection, ref: MailboxRef, needle: str) -> frozenset[int] | None:
-    """Keys of the messages that may hold `needle` in subject, addresses, names, file names or text, no matter the case.
+    """Keys of the messages that may hold `needle` in a header field, a file name or the text, no matter the case.
 
     None: the index can't narrow it (too short, or too common a piece), so every message is a candidate. Every message
     that does hold it is among the candidates; the caller verifies.
@@ -172,14 +179,23 @@ def _lexeme(word: str) -> str:
 class WordIndexer:
     """Claims word tasks and does them. Any number may run on any number of nodes."""
 
-    def __init__(self, database: Database, clock: Clock, *, batch: int = 64, idle_seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        read_spans: ReadSpans,
+        *,
+        batch: int = 64,
+        idle_seconds: float = 1.0,
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._read_spans = read_spans
         self._batch = batch
         self._idle_seconds = idle_seconds
         self._wanted = asyncio.Event()
         self._dirty = True
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._known: set[str] = set()
 
     def wake(self) -> None:
         """There is work: called after a commit."""
@@ -190,6 +206,10 @@ class WordIndexer:
         while True:
             try:
                 done = await self.run_once()
+                if done:
+                    self._dirty = True
+                elif self._dirty:
+                    await self._settle()
             except Exception as error:
                 if not db_errors.is_transient(error):
                     raise
@@ -197,10 +217,6 @@ class WordIndexer:
                 done = 0
             if done >= self._batch:
                 continue
-            if done:
-                self._dirty = True
-            elif self._dirty:
-                await self._settle()
             self._wanted.clear()
             try:
                 await asyncio.wait_for(self._wanted.wait(), self._idle_seconds if done else self._idle_seconds * 10)
@@ -248,11 +264,14 @@ class WordIndexer:
             rows = await conn.fetch(_MESSAGES, *_columns(claims))
         indexed: list[tuple[int, int, int, str, bool]] = []
         fresh: set[str] = set()
+        headers = await self._read_spans([Span(row["blob_key"], 0, MAX_HEADER) for row in rows])
         for start in range(0, len(rows), _SLICE):
-            for row in rows[start : start + _SLICE]:
-                words = words_of(row[column] for column in _TEXT_COLUMNS)
-                fresh.update(word for word in words.words if not self._is_known(word))
-                indexed.append((row["tenant_id"], row["mailbox_id"], row["id"], " ".join(words.words), words.complete))
+            for row, head in zip(rows[start : start + _SLICE], headers[start : start + _SLICE], strict=True):
+                fields, whole = header_texts(head)
+                words = words_of((*fields, *(row[column] for column in _TEXT_COLUMNS)))
+                fresh |= words.words - self._known
+                found = " ".join(words.words)
+                indexed.append((row["tenant_id"], row["mailbox_id"], row["id"], found, words.complete and whole))
             await asyncio.sleep(0)
         async with self._database.transaction() as conn:
             if fresh:
@@ -263,17 +282,20 @@ class WordIndexer:
             await QUEUE.finish(conn, claims)
         self._learn(fresh)
 
-    def _is_known(self, word: str) -> bool:
-        if word in self._known:
-            self._known.move_to_end(word)
-            return True
-        return False
+    def _learn(self, words: set[str]) -> None:
+        if len(self._known) + len(words) > MAX_KNOWN:
+            self._known.clear()
+        self._known |= words
 
-    def _learn(self, words: Iterable[str]) -> None:
-        for word in words:
-            self._known[word] = None
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+
+def header_texts(start: bytes | StorageError) -> tuple[list[str], bool]:
+    """The fields of the header that a raw message starts with, decoded; False when it is not all there."""
+    if isinstance(start, StorageError):
+        return [], False
+    end = _HEADER_END.search(start)
+    if end is None and len(start) >= MAX_HEADER:
+        return [], False
+    return [f"{name}: {value}" for name, value in Headers.parse(start[: end.end()] if end else start)], True
 
 
 def _portions(claims: Sequence[Claim]) -> Iterator[list[Claim]]:

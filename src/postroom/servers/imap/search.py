@@ -76,6 +76,7 @@ class _Search:
     def __init__(self, session: Session, selected: Selected) -> None:
         self._session = session
         self._selected = selected
+        self._candidates: dict[str, frozenset[int] | None] = {}
 
     async def find(self, key: search.SearchKey, among: Found) -> Found:
         """Those of `among` that `key` matches."""
@@ -178,6 +179,7 @@ class _Search:
     async def _in_bodies(self, needle: str, among: Found) -> set[int]:
         if "\0" in needle:
             return set()
+        among = await self._narrowed(needle, among)
         found: set[int] = set()
         async for uids in self._session.shared.search.in_text(
             self._session.ref, self._selected.view.id, needle, sorted(among)
@@ -185,8 +187,18 @@ class _Search:
             found.update(uids)
         return found & among
 
+    async def _narrowed(self, needle: str, among: Found) -> Found:
+        """Those of `among` that the word index does not rule out."""
+        if needle not in self._candidates:
+            session = self._session
+            folder = self._selected.view.id
+            self._candidates[needle] = await session.shared.search.candidates(session.ref, folder, needle)
+        candidates = self._candidates[needle]
+        return among if candidates is None else among & candidates
+
     async def _in_headers(self, name: str | None, needle: str, among: Found) -> set[int]:
         """Messages with `needle` in a field called `name`, or in any field; without a needle the field is enough."""
+        among = await self._narrowed(needle, among)
         found: set[int] = set()
         async with ReadAhead(self._headers(among)) as pages:
             async for page in pages:
