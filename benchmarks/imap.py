@@ -1,29 +1,32 @@
 """IMAP: the commands that clients wait for, on a folder of 10,000 messages, and the memory of idle connections.
 
 The server, with the bundled PostgreSQL, is a process of its own on uvloop; the client is a blocking socket in this one.
-The peer's figures are those of Dovecot in `docs/quality.md`, measured on the reference machine.
+Dovecot, where it is installed, holds the same messages and is asked the same in turn; else its figures are those
+recorded on the reference machine.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import random
-import re
 import resource
-import select
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import psutil
 import uvloop
 
+from benchmarks import common, peers
+from benchmarks.common import Row, row, work_directory
+from benchmarks.imap_client import Client
 from postroom.accounts import (
     KeyVerifier,
     NewPerson,
@@ -48,9 +51,15 @@ from postroom.inbound.receive import raw_key
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
+from postroom.mailbox.words import WordIndexer
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
 
-MESSAGES = 10_000
+MESSAGES: Final = 10_000
+DOVECOT: Final = "Dovecot"
+RECORDED: Final = "Dovecot (recorded)"
+IDLE_CONNECTIONS: Final = 1000
+IDLE_CONNECTIONS_DOVECOT: Final = 100
+WARM_CONNECTIONS: Final = 20
 PASSWORD = "correct horse battery"
 _ADDRESS = "carol.acme@agents.example"
 _WORDS = [
@@ -58,6 +67,7 @@ _WORDS = [
     *("harbour", "window", "tomorrow", "yesterday", "please", "attached", "schedule", "budget", "review", "music"),
     *("station", "morning", "evening", "letter", "answer", "question", "because", "although"),
 ]
+_ENVELOPES: Final = b"FETCH 1:* (UID ENVELOPE RFC822.SIZE)"
 
 
 def message(seed: int, size: int = 3000) -> bytes:
@@ -121,6 +131,9 @@ async def _serve(directory: Path, count: int) -> None:
             box = await _mailbox(db, clock, ids, boxes, passwords)
             address = box.primary.address
             await _fill(ingest, clock, ids, box, count)
+            indexer = WordIndexer(db, clock)
+            while await indexer.run_once():
+                pass
             async with db.acquire() as conn:
                 await conn.execute("VACUUM ANALYZE", timeout=120)
         services = ImapServices(
@@ -191,104 +204,165 @@ async def _fill(ingest: Ingest, clock: SystemClock, ids: IdGenerator, box: Ident
     await asyncio.gather(*map(one, range(count)))
 
 
-# -- the client
+# -- the figures
 
 
-class Client:
-    """A blocking connection that throws answers away as fast as they come."""
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What is timed; `factor` times the peer's figure is the target, `recorded` that figure on the reference machine."""
 
-    def __init__(self, port: int, address: str) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port))
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._number = 0
-        self._until(b"* OK")
-        self.ask(f'LOGIN {address} "{PASSWORD}"'.encode())
-
-    def ask(self, command: bytes) -> bytes:
-        """Send a command; all that came up to its tagged OK."""
-        self._number += 1
-        tag = b"t%d" % self._number
-        self.sock.sendall(b"%b %b\r\n" % (tag, command))
-        return self._until(tag + b" OK")
-
-    def _until(self, mark: bytes) -> bytes:
-        pieces, tail = [], b""
-        while True:
-            data = self.sock.recv(1 << 20)
-            if not data:
-                raise RuntimeError((tail + b"closed").decode("latin-1"))
-            pieces.append(data)
-            tail = (tail + data)[-300:]
-            if tail.endswith(b"\r\n") and mark in tail:
-                return b"".join(pieces)
-            if re.search(rb"(?:\A|\n)t\d+ (?:NO|BAD)[^\r]*\r\n\Z", tail):
-                raise RuntimeError(tail.decode("latin-1"))
-
-    def timed(self, command: bytes, rounds: int) -> float:
-        """The best of some rounds, in milliseconds."""
-        best = float("inf")
-        for _ in range(rounds):
-            started = time.perf_counter()
-            self.ask(command)
-            best = min(best, time.perf_counter() - started)
-        return best * 1000
+    name: str
+    text: bytes
+    recorded: float | None = None
+    factor: float | None = None
 
 
-def _append_rate(client: Client, count: int) -> float:
+_TIMED: Final = (
+    _Command("SELECT, 10,000, warm", b"SELECT INBOX"),
+    _Command("FETCH 1:* (UID FLAGS), 10,000", b"FETCH 1:* (UID FLAGS)", 4.6, 2),
+    _Command("FETCH 1:* (UID ENVELOPE RFC822.SIZE), 10,000", _ENVELOPES, 50, 1.5),
+    _Command("FETCH 1:* (UID BODYSTRUCTURE), 10,000", b"FETCH 1:* (UID BODYSTRUCTURE)", 12, 3),
+    _Command("FETCH 1:500 (BODY.PEEK[]), 1.5 MB", b"FETCH 1:500 (BODY.PEEK[])", 5.4, 3),
+    _Command("SEARCH SUBJECT, one hit in 10,000", b"SEARCH SUBJECT needle", 15.7, 1),
+    _Command("SEARCH UNSEEN, 10,000", b"SEARCH UNSEEN"),
+    _Command("SEARCH BODY, no hit in 10,000", b"SEARCH BODY xylophone"),
+    _Command("SEARCH TEXT, one hit in 10,000", b"SEARCH TEXT needle", 313, 1 / 20),
+)
+_STORE: Final = _Command("STORE 1:1000 +FLAGS.SILENT", rb"STORE 1:1000 %bFLAGS.SILENT (\Flagged)", 23, 3)
+
+
+class _Figures:
+    """Rows, with the peer's figure from this run, or else the recorded one."""
+
+    def __init__(self, mine: Client, peer: Client | None, rounds: int) -> None:
+        self.rows: list[Row] = []
+        self._mine = mine
+        self._peer = peer
+        self._rounds = rounds
+
+    def add(
+        self, name: str, value: float, unit: str, peer: float | None, recorded: float | None, factor: float | None
+    ) -> None:
+        """*factor* times the peer's figure is the target."""
+        known = recorded if peer is None else peer
+        label = RECORDED if peer is None else DOVECOT
+        target = known * factor if known is not None and factor is not None else None
+        self.rows.append(row(name, value, unit, target=target, peer=known, peer_name=label if known else ""))
+
+    def command(self, command: _Command) -> None:
+        """The best of some rounds, for both sides in turn."""
+        mine, peer = self._best([command.text])
+        self.add(command.name, mine, "ms", peer, command.recorded, command.factor)
+
+    def flags(self) -> None:
+        mine, peer = self._best([_STORE.text % sign for sign in (b"+", b"-")])
+        self.add(_STORE.name, mine, "ms", peer, _STORE.recorded, _STORE.factor)
+
+    def once(self, name: str, text: bytes) -> None:
+        """A command that is slower the first time."""
+        peer = self._peer.timed(text) if self._peer else None
+        self.add(name, self._mine.timed(text), "ms", peer, None, None)
+
+    def _best(self, texts: Sequence[bytes]) -> tuple[float, float | None]:
+        mine, peer = [], []
+        for _ in range(self._rounds):
+            for text in texts:
+                mine.append(self._mine.timed(text))
+                if self._peer is not None:
+                    peer.append(self._peer.timed(text))
+        return min(mine), min(peer, default=None)
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure everything on one server, and on Dovecot where it is installed."""
+    with contextlib.ExitStack() as stack:
+        dovecot = stack.enter_context(peers.PostfixDovecot(users=1)) if peers.available() else None
+        directory = stack.enter_context(work_directory("postroom-bench-"))
+        if dovecot is not None:
+            dovecot.fill(0, map(message, range(MESSAGES)))
+        with _server(directory, MESSAGES) as (_, port, address):
+            mine = Client(port, address, PASSWORD)
+            theirs = _dovecot(dovecot, 0) if dovecot is not None else None
+            rows = _work(mine, theirs, quick)
+        # A process of its own, whose memory was not stretched by other work.
+        with _server(directory, 0) as (process, port, address):
+            mine_kib = _idle_memory(
+                lambda: Client(port, address, PASSWORD), lambda: process.memory_info().rss, IDLE_CONNECTIONS
+            )
+        peer = _dovecot_idle_memory(dovecot) if dovecot is not None else None
+        label = RECORDED if peer is None else DOVECOT
+        rows.append(row("idle connection, selected", mine_kib, "KiB", target=40, peer=peer or 524, peer_name=label))
+        return rows
+
+
+def _work(mine: Client, theirs: Client | None, quick: bool) -> list[Row]:
+    figures = _Figures(mine, theirs, 5 if quick else 20)
+    figures.once("SELECT, 10,000, cold", b"SELECT INBOX")
+    figures.once("FETCH 1:* (UID ENVELOPE RFC822.SIZE), cold", _ENVELOPES)
+    for command in _TIMED:
+        figures.command(command)
+    figures.flags()
     raws = [message(100_000 + seed, 2500) for seed in range(200)]
-    sent = b"".join(
-        b"p%d APPEND Archive {%d+}\r\n%b\r\n" % (n, len(raw), raw)
-        for n in range(count)
-        for raw in (raws[n % len(raws)],)
-    )
-    started = time.perf_counter()
-    answered, tail, offset = 0, b"", 0
-    client.sock.setblocking(False)
-
-    while answered < count:
-        readable, writable, _ = select.select([client.sock], [client.sock] if offset < len(sent) else [], [], 30)
-        if writable:
-            with contextlib.suppress(BlockingIOError):
-                offset += client.sock.send(sent[offset : offset + 65_536])
-        if readable:
-            lines = (tail + client.sock.recv(1 << 20)).split(b"\r\n")
-            tail = lines.pop()
-            for line in lines:
-                if line.startswith(b"p"):
-                    if b" OK [APPENDUID" not in line:
-                        raise RuntimeError(line.decode("latin-1"))
-                    answered += 1
-    client.sock.setblocking(True)
-    return count / (time.perf_counter() - started)
+    count = 1000 if quick else 4000
+    rates: list[float | None] = []
+    for client in (mine, theirs):
+        if client is None:
+            rates.append(None)
+            continue
+        client.ask(b"UNSELECT")
+        client.append_rate("Archive", raws, 200)
+        rates.append(client.append_rate("Archive", raws, count))
+    mine_rate, peer_rate = rates
+    assert mine_rate is not None
+    figures.add("APPEND, pipelined, 2.5 KB", mine_rate, "messages/s", peer_rate, 392, 2)
+    return figures.rows
 
 
-def _idle_memory(process: psutil.Process, port: int, address: str, count: int) -> float:
-    """KiB of the server's resident memory for each of `count` connections that are selected and idle."""
+def _dovecot(dovecot: peers.PostfixDovecot, number: int) -> Client:
+    """A connection whose user has a folder to append to."""
+    client = Client(dovecot.imap_port, dovecot.address(number), common.PASSWORD)
+    client.ask(b"CREATE Archive")
+    return client
+
+
+def _idle_memory(connect: Callable[[], Client], memory: Callable[[], int], count: int) -> float:
+    """KiB of the server's memory for each of `count` connections that are selected and idle."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count + 200:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 200), hard))
-    warm = [Client(port, address) for _ in range(20)]
-    for client in warm:
+    clients = [connect() for _ in range(WARM_CONNECTIONS)]
+    for client in clients:
         client.ask(b"SELECT INBOX")
-    before = process.memory_info().rss
-    clients = []
+    before = memory()
     for _ in range(count):
-        client = Client(port, address)
+        client = connect()
         client.ask(b"SELECT INBOX")
-        client.sock.sendall(b"i IDLE\r\n")
-        client._until(b"+ idling")
+        client.idle()
         clients.append(client)
-    grown = process.memory_info().rss - before
-    for client in [*clients, *warm]:
-        client.sock.close()
+    grown = memory() - before
+    for client in clients:
+        client.close()
     return grown / count / 1024
 
 
+def _dovecot_idle_memory(dovecot: peers.PostfixDovecot) -> float:
+    """As it has a process for each connection: its proportional share of what processes have in common is counted.
+
+    Ten connections to each mailbox, which is how many it allows from one place.
+    """
+    numbers = itertools.count(10)
+    return _idle_memory(
+        lambda: Client(dovecot.imap_port, dovecot.address(next(numbers) // 10), common.PASSWORD),
+        lambda: dovecot.memory().pss,
+        IDLE_CONNECTIONS_DOVECOT,
+    )
+
+
 @contextlib.contextmanager
-def _server(directory: str, count: int) -> Iterator[tuple[psutil.Process, int, str]]:
+def _server(directory: Path, count: int) -> Iterator[tuple[psutil.Process, int, str]]:
     """A server on `directory`; it delivers `count` messages first."""
-    command = [sys.executable, __file__, "serve", directory, str(count)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "benchmarks.imap", "serve", str(directory), str(count)]
+    process = subprocess.Popen(command, cwd=common.PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         port, address = json.loads(process.stdout.readline())
@@ -297,52 +371,6 @@ def _server(directory: str, count: int) -> Iterator[tuple[psutil.Process, int, s
         assert process.stdin is not None
         process.stdin.close()
         process.wait(30)
-
-
-_TIMED = (
-    ("FETCH 1:* (UID FLAGS), 10,000", b"FETCH 1:* (UID FLAGS)", 10, 4.6),
-    ("FETCH 1:* (UID ENVELOPE RFC822.SIZE), 10,000", b"FETCH 1:* (UID ENVELOPE RFC822.SIZE)", 75, 50),
-    ("FETCH 1:* (UID BODYSTRUCTURE), 10,000", b"FETCH 1:* (UID BODYSTRUCTURE)", 36, 12),
-    ("FETCH 1:500 (BODY.PEEK[]), 1.5 MB", b"FETCH 1:500 (BODY.PEEK[])", 16, 5.4),
-    ("SEARCH SUBJECT, one hit in 10,000", b"SEARCH SUBJECT needle", 15, 15.7),
-    ("SEARCH UNSEEN, 10,000", b"SEARCH UNSEEN", None, None),
-    ("SEARCH BODY, no hit in 10,000", b"SEARCH BODY xylophone", None, None),
-    ("SEARCH TEXT, one hit in 10,000", b"SEARCH TEXT needle", None, 313),
-)
-
-
-def run(quick: bool) -> list[dict[str, Any]]:
-    """Measure everything on one server. `quick` takes about half a minute."""
-    rounds = 5 if quick else 20
-    rows: list[dict[str, Any]] = []
-
-    def row(name: str, value: float, unit: str, target: float | None = None, peer: float | None = None) -> None:
-        found: dict[str, Any] = {"name": f"imap {name}", "value": round(value, 2), "unit": unit}
-        if target is not None:
-            found["target"] = target
-        if peer is not None:
-            found["peer"] = {"name": "Dovecot (recorded)", "value": peer}
-        rows.append(found)
-
-    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as directory:
-        with _server(directory, MESSAGES) as (_, port, address):
-            client = Client(port, address)
-            row("SELECT, 10,000, cold", client.timed(b"SELECT INBOX", 1), "ms")
-            row("SELECT, 10,000, warm", client.timed(b"SELECT INBOX", rounds), "ms")
-            row("FETCH 1:* (UID ENVELOPE RFC822.SIZE), cold", client.timed(_TIMED[1][1], 1), "ms")
-            for name, command, target, peer in _TIMED:
-                row(name, client.timed(command, rounds), "ms", target, peer)
-            flags = [
-                client.timed(rb"STORE 1:1000 %bFLAGS.SILENT (\Flagged)" % sign, 1) for sign in (b"+", b"-") * rounds
-            ]
-            row("STORE 1:1000 +FLAGS.SILENT", min(flags), "ms", 69, 23)
-            client.ask(b"UNSELECT")
-            _append_rate(client, 200)
-            row("APPEND, pipelined, 2.5 KB", _append_rate(client, 1000 if quick else 4000), "messages/s", 784, 392)
-        # A process of its own, whose memory was not stretched by other work.
-        with _server(directory, 0) as (process, port, address):
-            row("idle connection, selected", _idle_memory(process, port, address, 1000), "KiB", 40, 524)
-    return rows
 
 
 def _main() -> None:
@@ -356,8 +384,8 @@ def _main() -> None:
             base_log.configure("warning", "json", sink)
             uvloop.run(_serve(Path(options.rest[0]), int(options.rest[1])))
     else:
-        for row in run(options.quick):
-            print(json.dumps(row))
+        for made in run(options.quick):
+            print(json.dumps(made))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -232,6 +232,22 @@ class PostfixDovecot:
                 raise TimeoutError(f"Postfix still holds {self.queued()} messages after {timeout:.0f} s")
             time.sleep(0.01)
         return time.monotonic()
+
+    def fill(self, number: int, raws: Iterable[bytes]) -> int:
+        """Put messages into a user's inbox as Dovecot's delivery leaves them; how many. The mailbox must be new."""
+        box = self.root / "mail" / f"user{number}"
+        user = pwd.getpwnam(_MAIL_USER)
+        for path in (box, box / "cur", box / "new", box / "tmp"):
+            path.mkdir(mode=0o700)
+            os.chown(path, user.pw_uid, user.pw_gid)
+        count = 0
+        for count, raw in enumerate(raws, start=1):
+            text = raw.replace(b"\r\n", b"\n")
+            # S and W are the sizes on disk and on the wire, which spares Dovecot from reading files for RFC822.SIZE.
+            path = box / "cur" / f"{1_700_000_000 + count}.M{count}P1.bench,S={len(text)},W={len(raw)}:2,"
+            path.write_bytes(text)
+            os.chown(path, user.pw_uid, user.pw_gid)
+        return count
 
     @contextlib.contextmanager
     def imap(self, number: int = 0) -> Iterator[imaplib.IMAP4]:

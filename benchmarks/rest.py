@@ -31,6 +31,7 @@ from postroom.directory import Identities, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.inbound.describe import describe
+from postroom.inbound.parsing import Parser
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
@@ -140,13 +141,14 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
         identities=identities,
         mailboxes=mailboxes,
         live=hub,
+        parser=Parser(),
         cursor_keys=CursorKeys(CursorKey("k1", b"c" * 32)),
         about=About("bench", "unknown", Environment.LOCAL),
         store_ready=_nothing_to_check,
         migrated=_nothing_to_check,
     )
     app = create_http(services)
-    listener = HttpListener(app, ids=ids, on_drain=app.stop_waiting)
+    listener = HttpListener(app, ids=ids, on_drain=app.services.stopping.set)
     await listener.start(HOST, 0)
     stack.push_async_callback(listener.drain, 5)
     return Bench(app, listener.port, f"Bearer {text}", f"/v1/identities/{box.public_id}", last)

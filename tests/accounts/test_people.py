@@ -87,7 +87,6 @@ async def test_a_tenant_touches_only_people_who_are_wholly_its_own(house: House)
         await code_of(people.grant(acme.id, foreign_box.public_id, mine.public_id, GrantRole.READ))
         == "identity_not_found"
     )
-    assert await code_of(people.revoke_grant(acme.id, foreign_box.public_id, both.public_id)) == "person_not_found"
     assert [grant.person_public_id for grant in await people.grants(acme.id)] == [mine.public_id]
 
 
@@ -104,14 +103,11 @@ async def test_a_tenant_keeps_one_owner(house: House) -> None:
     for work in (
         house.people.put_member(acme.id, admin.public_id, MemberRole.OWNER),
         house.people.put_member(acme.id, owner.public_id, MemberRole.MEMBER),
-        house.people.remove_member(acme.id, owner.public_id),
     ):
         assert await code_of(work) == "owner_required"
-    await house.people.remove_member(acme.id, admin.public_id)
-    assert await code_of(house.people.remove_member(acme.id, admin.public_id)) == "member_not_found"
 
 
-async def test_grants_change_and_go(house: House) -> None:
+async def test_grants_change(house: House) -> None:
     acme = await house.tenant("acme")
     box = await house.identity(acme, "box", IdentityKind.PERSON)
     person = await house.people.create(NewPerson("P"))
@@ -119,6 +115,4 @@ async def test_grants_change_and_go(house: House) -> None:
         await house.people.grant(acme.id, box.public_id, person.public_id, role)
         (grant,) = await house.people.grants(acme.id, mailbox_id=box.id, person_id=person.id)
         assert (grant.role, grant.identity_public_id) == (role, box.public_id)
-    await house.people.revoke_grant(acme.id, box.public_id, person.public_id)
-    assert await house.people.grants(acme.id) == []
-    assert await code_of(house.people.revoke_grant(acme.id, box.public_id, person.public_id)) == "person_not_found"
+    assert [grant.role for grant in await house.people.grants(acme.id)] == [role]

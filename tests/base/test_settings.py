@@ -30,7 +30,7 @@ def test_defaults() -> None:
     settings = load(environ=BASE)
     assert settings.allow_plaintext_auth is PlaintextAuth.LOOPBACK
     assert settings.server.hostname == "mx.agents.example"
-    assert settings.console_host == settings.api_host == "api.example.com"
+    assert settings.api_host == "api.example.com"
     assert settings.server.roles == frozenset(Role)
     assert (settings.smtp.port, settings.imap.imaps_port, settings.imap.port, settings.api.port) == (25, 0, 143, 8080)
     assert settings.limits.max_message_size == 26_214_400

@@ -111,12 +111,11 @@ def test_data_lines() -> None:
 
 
 def test_fetch_lines() -> None:
-    assert render.fetch_line(3, [b"UID 7", b"FLAGS ()"]) == b"* 3 FETCH (UID 7 FLAGS ())\r\n"
+    assert b"".join(render.fetch_buffers(3, [b"UID 7", b"FLAGS ()"])) == b"* 3 FETCH (UID 7 FLAGS ())\r\n"
     octets = b"x" * 50
     buffers = render.fetch_buffers(3, [(b"BODY[]", octets), b"UID 7", (b"BODY[1]", memoryview(octets)[:2])])
     assert buffers[2] is octets
     assert b"".join(buffers) == b"* 3 FETCH (BODY[] {50}\r\n" + octets + b" UID 7 BODY[1] {2}\r\nxx)\r\n"
-    assert b"".join(render.fetch_buffers(1, [b"UID 7"])) == render.fetch_line(1, [b"UID 7"])
 
 
 @pytest.mark.covers("D6")

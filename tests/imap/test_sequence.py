@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.imap.errors import BadCommand, ProtocolNo
-from postroom.imap.sequence import MAX_ELEMENTS, MAX_NUMBER, STAR, SequenceSet, compress, expand, indices
+from postroom.imap.sequence import MAX_ELEMENTS, MAX_NUMBER, STAR, SequenceSet, compress, indices
 
 ENDS = st.one_of(st.integers(1, 40), st.just(STAR), st.integers(1, MAX_NUMBER))
 SETS = st.lists(st.tuples(ENDS, ENDS), min_size=1, max_size=8)
@@ -70,8 +70,14 @@ def test_contains(pairs: list[tuple[int, int]], number: int) -> None:
     assert parsed.contains(number, 60) == bool(members(pairs, [number], 60))
 
 
+def expand(text: bytes) -> list[int]:
+    """The numbers of a set, in its order."""
+    ranges = SequenceSet.parse(text).ranges if text else ()
+    return [number for low, high in ranges for number in range(low, high + 1)]
+
+
 @given(st.lists(st.integers(1, MAX_NUMBER), max_size=50), st.lists(st.integers(1, 30), max_size=50))
-def test_compress_keeps_order_and_expand_undoes_it(wide: list[int], dense: list[int]) -> None:
+def test_compress_keeps_order_and_loses_nothing(wide: list[int], dense: list[int]) -> None:
     assert expand(compress(wide)) == wide
     assert expand(compress(dense)) == dense
     if dense:
@@ -82,7 +88,6 @@ def test_examples() -> None:
     assert compress([1, 2, 3, 5]) == b"1:3,5"
     assert compress([9, 1, 2]) == b"9,1:2"
     assert compress([]) == b""
-    assert expand(b"") == []
     assert bytes(SequenceSet.parse(b"*:4,7:3,*")) == b"4:*,3:7,*"
     assert SequenceSet.parse(b"559:*").resolve_uids([1, 5, 9]) == (range(2, 3),)
 
@@ -110,7 +115,3 @@ def test_limits() -> None:
     with pytest.raises(ProtocolNo) as caught:
         SequenceSet.parse(full + b",99999")
     assert caught.value.code == "LIMIT"
-    with pytest.raises(BadCommand):
-        expand(b"1:4294967295")
-    with pytest.raises(BadCommand):
-        expand(b"1:*")

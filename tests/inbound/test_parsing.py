@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
+import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,15 +16,44 @@ from typing import Any
 import pytest
 
 from postroom.inbound import parsing
-from postroom.inbound.describe import MAX_ATTACHMENTS, describe
-from postroom.inbound.parsing import INLINE_BYTES, Parser
+from postroom.inbound.describe import MAX_ATTACHMENTS, QUICK_BYTES, describe, describe_quickly, looks_quick
+from postroom.inbound.parsing import LARGE_BYTES, Parser, ParserBusy, ParsingFailed
 from postroom.mailbox.models import Content
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TRACE = b"Return-Path: <>\r\n"
 HEAD = b"From: a@example.com\r\nSubject: Large\r\nMessage-ID: <1@example.com>\r\n"
 LARGE = HEAD + b"\r\n" + b"Hello there, how are you?\r\n" * 10_000
+HTML = HEAD + b"Content-Type: text/html\r\n"
 DEADLINE = 60.0
+
+HOSTILE = {
+    "comments": HEAD + b"To: " + b"(" * 8000 + b"\r\n\r\n",
+    "quotes": HEAD + b'To: "' + b'\\"' * 4000 + b"\r\n\r\n",
+    "brackets": HEAD + b"To: " + b"<" * 8000 + b"\r\n\r\n",
+    "groups": HEAD + b"To: " + b"g:a@b;" * 1200 + b"\r\n\r\n",
+    "fields": HEAD + b"To:a@b\r\n" * 900 + b"\r\n",
+    "group in a message in it": HEAD + b"Content-Type: message/rfc822\r\n\r\nTo: " + b"g:a@b;" * 2000 + b"\r\n\r\n",
+    "long header": HEAD + b"X: " + b"a" * 9000 + b"\r\n\r\n",
+    "header without end": HEAD + b"X: " + b"a" * 9000,
+    "tags": HTML + b"\r\n" + b"<td><br>" * 300,
+    "nested tags": HTML + b"\r\n" + b"<div>" * 1000,
+    "attributes": HTML + b"\r\n<a " + b"a=b " * 5000 + b">",
+    "hidden tags": HTML + b"Content-Transfer-Encoding: quoted-printable\r\n\r\n" + b"=3Cbr=3E" * 500,
+    "parts": HEAD + b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\n\r\n" * 200,
+    "size": HEAD + b"\r\n" + b"a" * QUICK_BYTES,
+}
+ORDINARY = {
+    "text": HEAD + b"\r\n" + b"Hello there, how are you?\r\n" * 165,
+    "html": HTML + b"\r\n<html>" + b"<p>Hello, how are <b>you</b> today?</p>\r\n" * 90,
+    "list": HEAD
+    + b"To: "
+    + b", ".join(b'"Box %d" <box%d@agents.example>' % (n, n) for n in range(60))
+    + b"\r\n\r\nHi\r\n",
+    "traced": HEAD
+    + b"Received: from mx.example.com (mx.example.com [192.0.2.1])\r\n\tby mx (x);\r\n" * 12
+    + b"\r\nHi\r\n",
+}
 
 
 @pytest.fixture
@@ -31,14 +63,10 @@ async def parser() -> AsyncIterator[Parser]:
     made.close()
 
 
-def children(parser: Parser) -> list[int]:
-    return list(parser._pool._processes) if parser._pool is not None and parser._pool._processes else []
-
-
 async def child(parser: Parser, *, other_than: int = 0) -> int:
     """The parser's process, once there is one."""
     async with asyncio.timeout(DEADLINE):
-        while not (found := [pid for pid in children(parser) if pid != other_than]):  # noqa: ASYNC110
+        while not (found := [pid for pid in parser.process_ids if pid != other_than]):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     return found[0]
 
@@ -62,20 +90,37 @@ def is_headers_only(content: Content) -> bool:
 
 
 @pytest.mark.covers("B2", "B18")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_takes_long_leaves_the_loop(name: str) -> None:
+    raw = HOSTILE[name]
+    assert not looks_quick(raw) or describe_quickly(TRACE, raw, NOW) is None
+
+
+@pytest.mark.covers("B18")
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_mail_does_not(name: str) -> None:
+    raw = ORDINARY[name]
+    assert looks_quick(raw)
+    assert describe_quickly(TRACE, raw, NOW) == describe(TRACE, raw, NOW)
+
+
+@pytest.mark.covers("B2", "B18")
 async def test_large_messages_are_parsed_in_a_process_of_their_own(parser: Parser) -> None:
-    assert len(LARGE) > INLINE_BYTES
-    small = LARGE[:INLINE_BYTES]
+    small = ORDINARY["text"]
     assert await parser.describe(TRACE, small, NOW) == describe(TRACE, small, NOW)
-    assert children(parser) == []
+    assert parser.process_ids == []
     assert await parser.describe(TRACE, LARGE, NOW) == describe(TRACE, LARGE, NOW)
-    (pid,) = children(parser)
+    (pid,) = parser.process_ids
     assert pid != os.getpid()
-    # The process is kept for the next one.
+    # The process is kept for the next one, and a second one takes what comes meanwhile.
     results = await asyncio.gather(*(parser.describe(TRACE, LARGE, NOW) for _ in range(4)))
     assert results == [describe(TRACE, LARGE, NOW)] * 4
-    assert children(parser) == [pid]
+    assert pid in parser.process_ids
+    assert len(parser.process_ids) == 2
+    pids = parser.process_ids
     parser.close()
-    await gone(pid)
+    for each in pids:
+        await gone(each)
 
 
 @pytest.mark.covers("B2", "J2")
@@ -117,13 +162,92 @@ async def test_a_process_that_dawdles_is_ended() -> None:
 
 
 @pytest.mark.covers("B2")
-async def test_whatever_parsing_raises_costs_the_description(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: Any, headers_only: bool = False) -> Content:
-        if not headers_only:
-            raise AssertionError("a bug")
-        return describe(*arguments, headers_only=True)
+async def test_waiting_for_a_process_ends() -> None:
+    parser = Parser(processes=1, wait=0.05)
+    try:
+        busy = asyncio.ensure_future(parser.run(0, time.sleep, 3600))
+        await child(parser)
+        assert is_headers_only(await parser.describe(TRACE, LARGE, NOW))
+        with pytest.raises(ParserBusy):
+            await parser.run(0, os.getpid)
+        # What nobody waits for any more does not keep the process.
+        busy.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await busy
+        assert await parser.run(0, os.getpid) in parser.process_ids
+    finally:
+        parser.close()
 
-    monkeypatch.setattr(parsing, "describe", broken)
+
+@pytest.mark.covers("B2")
+async def test_large_messages_leave_a_process_to_the_others() -> None:
+    parser = Parser(wait=DEADLINE)
+    large = [asyncio.ensure_future(parser.run(LARGE_BYTES, time.sleep, 3600)) for _ in range(3)]
+    try:
+        await child(parser)
+        assert await parser.describe(TRACE, LARGE, NOW) == describe(TRACE, LARGE, NOW)
+        assert not any(task.done() for task in large)
+    finally:
+        for task in large:
+            task.cancel()
+        await asyncio.gather(*large, return_exceptions=True)
+        parser.close()
+
+
+@pytest.mark.covers("B2")
+async def test_processes_end_when_idle_and_after_a_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = Parser(idle=0.05)
+    try:
+        pid = await parser.run(0, os.getpid)
+        await gone(pid)
+        assert parser.process_ids == []
+    finally:
+        parser.close()
+    monkeypatch.setattr(parsing, "TASKS_PER_PROCESS", 2)
+    parser = Parser()
+    try:
+        pids = [await parser.run(0, os.getpid) for _ in range(4)]
+        assert pids[0] == pids[1] != pids[2] == pids[3]
+        await gone(pids[0])
+    finally:
+        parser.close()
+
+
+_SERVER = """
+import asyncio, os, sys
+from postroom.inbound.parsing import Parser
+
+async def main():
+    parser = Parser()
+    print(await parser.run(0, os.getpid), flush=True)
+    await asyncio.sleep(3600)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.covers("B2", "J2")
+async def test_processes_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(_SERVER)
+    server = await asyncio.create_subprocess_exec(sys.executable, str(script), stdout=asyncio.subprocess.PIPE)
+    assert server.stdout is not None
+    pid = int(await server.stdout.readline())
+    assert is_alive(pid)
+    server.kill()
+    await server.wait()
+    await gone(pid)
+
+
+@pytest.mark.covers("B2")
+async def test_whatever_parsing_raises_costs_the_description(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Content:
+        raise AssertionError("a bug")
+
+    with pytest.raises(ParsingFailed):
+        await parser.run(0, math.sqrt, -1.0)
+    monkeypatch.setattr(parsing, "describe_quickly", broken)
     assert is_headers_only(await parser.describe(TRACE, HEAD + b"\r\nHello\r\n", NOW))
 
 
@@ -136,3 +260,22 @@ async def test_a_million_parts(parser: Parser) -> None:
     assert 400 < content.body_structure.lower().count(b'"plain"') <= 500
     assert len(content.attachments) <= MAX_ATTACHMENTS
     assert len(content.part_tree) < 100_000
+
+
+@pytest.mark.covers("B2")
+@pytest.mark.parametrize("raw", [LARGE, HEAD + b"X: a\r\n" * 200_000 + b"\r\nHello\r\n"], ids=["body", "header"])
+def test_headers_alone(raw: bytes) -> None:
+    content = describe(TRACE, raw, NOW, headers_only=True)
+    whole = describe(TRACE, raw, NOW)
+    assert is_headers_only(content)
+    assert (content.envelope, content.raw_size, content.raw_sha256) == (
+        whole.envelope,
+        whole.raw_size,
+        whole.raw_sha256,
+    )
+    if raw is LARGE:
+        assert (content.body_structure, content.part_tree, content.body_sha256) == (
+            whole.body_structure,
+            whole.part_tree,
+            whole.body_sha256,
+        )

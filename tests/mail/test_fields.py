@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.mail.address import Address, AddressError, parse_addresses, parse_mailbox, parse_raw_list
+from postroom.mail.address import Address, parse_addresses, parse_raw_list
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import encode_words
 from postroom.mail.header import Headers, decode_value
 from postroom.mail.ids import normalise_message_id, parse_references
-from postroom.mail.subject import normalise_subject, reply_subject
+from postroom.mail.subject import normalise_subject
 
 
 @pytest.mark.covers("B5")
@@ -118,31 +118,6 @@ def test_raw_list_for_imap() -> None:
     ]
 
 
-@given(ATOM, ATOM.map(lambda a: f"{a}.x"), st.one_of(st.just(""), ATOM))
-def test_strict_mailbox(first: str, second: str, name: str) -> None:
-    for local in (first, second):
-        text = f'"{name}" <{local}@example.com>' if name else f"{local}@example.com"
-        assert parse_mailbox(text) == Address(name, local, "example.com")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", " ", "a", "a@", "@example.com", "a@b@example.com", ".a@example.com", "a.@example.com", "a..b@example.com",
-     "a@-x.com", "a@x..com", "a b@example.com", "a@example.com, b@example.com", "a@exam ple.com", "G: a@example.com;",
-     "<a@example.com", "a@example.com>", "x (c) <a@example.com>", "a\n@example.com", "a@example.com\r\nBcc: b@x.com",
-     f"{'a' * 65}@example.com", f"a@{'a' * 64}.com", f"a@{'a.' * 130}com", "a@[nonsense]", '"\x00"@example.com'],
-)  # fmt: skip
-def test_strict_mailbox_refuses(text: str) -> None:
-    with pytest.raises(AddressError):
-        parse_mailbox(text)
-
-
-def test_strict_mailbox_takes_quotes_and_literals() -> None:
-    assert parse_mailbox('"a b"@example.com').address == '"a b"@example.com'
-    assert parse_mailbox("a@[192.0.2.1]").domain == "[192.0.2.1]"
-    assert parse_mailbox("jörg@bücher.example").local == "jörg"
-
-
 @given(st.datetimes(datetime(1950, 1, 1), datetime(2049, 1, 1)), st.integers(-14 * 60, 14 * 60))
 def test_dates_agree_with_the_standard_library(moment: datetime, minutes: int) -> None:
     aware = moment.replace(microsecond=0, tzinfo=timezone(timedelta(minutes=minutes)))
@@ -241,11 +216,3 @@ def test_references_keep_the_last_two_hundred() -> None:
 )
 def test_subjects(subject: str | None, normal: str) -> None:
     assert normalise_subject(subject) == normal
-
-
-@given(st.text())
-def test_reply_subject_is_one_line(subject: str) -> None:
-    made = reply_subject(subject)
-    assert made.startswith("Re: ")
-    assert len(made) <= 998
-    assert len(made.splitlines()) == 1 or "\n" not in made

@@ -40,7 +40,7 @@ async def test_only_what_is_deleted_and_named_goes(world: World) -> None:
 @pytest.mark.covers("A5", "D8")
 async def test_everything_of_a_message_goes_with_it(world: World) -> None:
     m = await world.add(attachments=2)
-    await world.boxes.expunge_messages(world.ref, [m.id])
+    await world.remove(m.id)
     for table in ("messages", "message_texts", "recipients", "attachments", "placements"):
         assert await world.value(f"SELECT count(*) FROM {table} WHERE tenant_id = $1 AND $2::bigint > 0") == 0
     with pytest.raises(PostroomError):
@@ -66,7 +66,7 @@ async def test_what_a_thread_says_afterwards(world: World) -> None:
         cc=[("eve@example.com", "Eve")],
         received_at=start + timedelta(hours=2),
     )
-    await world.boxes.expunge_messages(world.ref, [last.id])
+    await world.remove(last.id)
     view = await world.boxes.queries.get_thread(world.ref, first.thread)
     assert (view.message_count, view.unread_count) == (2, 1)
     assert (view.last_at, view.last_inbound_at, view.last_outbound_at) == (

@@ -55,13 +55,13 @@ async def test_making_the_standard_set_again_makes_only_what_is_missing(world: W
     await make_again(world)
     assert await world.boxes.list_folders(world.ref) == before
     assert await world.value("SELECT change_seq FROM mailboxes WHERE tenant_id = $1 AND id = $2") == seq
-    sent = await world.boxes.folder_by_role(world.ref, SpecialUse.SENT)
+    sent = await with_role(world, SpecialUse.SENT)
     await world.boxes.rename_folder(world.ref, sent.id, "Gesendet")
     await world.rows("DELETE FROM folders WHERE tenant_id = $1 AND mailbox_id = $2 AND name IN ('Junk', 'Archive')")
     await world.boxes.create_folder(world.ref, "Archive")
     await make_again(world)
     assert await names(world) == ["INBOX", "Archive", "Drafts", "Gesendet", "Junk", "Trash"]
-    assert (await world.boxes.folder_by_role(world.ref, SpecialUse.ARCHIVE)).name == "Archive"
+    assert (await with_role(world, SpecialUse.ARCHIVE)).name == "Archive"
 
 
 @pytest.mark.covers("D2")
@@ -70,7 +70,7 @@ async def test_creating_makes_parents(world: World) -> None:
     assert made.name == "a/b/c"
     assert made.public_id.startswith("fld_")
     assert {"a", "a/b", "a/b/c"} <= set(await names(world))
-    assert await world.boxes.folder_by_id(world.ref, made.public_id) == made
+    assert await world.boxes.folder(world.ref, made.name) == made
     kinds = await world.rows(
         "SELECT kind, folder FROM changes WHERE tenant_id = $1 AND mailbox_id = $2 ORDER BY seq DESC LIMIT 3"
     )
@@ -204,7 +204,6 @@ async def test_folders_of_another_mailbox_do_not_exist(world: World) -> None:
         world.boxes.rename_folder(world.ref, theirs.id, "taken"),
         world.boxes.delete_folder(world.ref, theirs.id),
         world.boxes.subscribe(world.ref, theirs.id, False),
-        world.boxes.folder_by_id(world.ref, theirs.public_id),
         world.boxes.copy(world.ref, mine, [1], theirs.id),
         world.boxes.move(world.ref, theirs.id, [1], mine),
         world.boxes.expunge(world.ref, theirs.id, [1]),

@@ -222,7 +222,7 @@ class Driver:
 
     async def expunge_message(self) -> None:
         if message := self.a_message():
-            await self.world.boxes.expunge_messages(self.world.ref, [message])
+            await self.world.remove(message)
             for key in self.model.of(message):
                 self.model.drop(key)
 

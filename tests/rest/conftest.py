@@ -50,5 +50,6 @@ async def world(db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Pa
         made.key = await made.new_key(Level.TENANT, tenant=made.tenant)
         made.other_key = await made.new_key(Level.TENANT, tenant=made.other_tenant)
         yield made
+    services.parser.close()
     await ingest.stop()
     await blobs.close()

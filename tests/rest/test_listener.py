@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 
 @contextlib.asynccontextmanager
 async def listening(world: World, limits: HttpLimits | None = None) -> AsyncIterator[HttpListener]:
-    listener = HttpListener(world.app, ids=world.ids, limits=limits, on_drain=world.app.stop_waiting)
+    listener = HttpListener(world.app, ids=world.ids, limits=limits, on_drain=world.app.services.stopping.set)
     await listener.start(HOST, 0)
     try:
         yield listener
@@ -232,7 +232,7 @@ async def test_too_large_a_body_is_refused_while_it_streams(world: World) -> Non
 
 async def test_draining(world: World) -> None:
     """Requests in hand are finished, long polls end, idle connections and the port are closed."""
-    listener = HttpListener(world.app, ids=world.ids, on_drain=world.app.stop_waiting)
+    listener = HttpListener(world.app, ids=world.ids, on_drain=world.app.services.stopping.set)
     await listener.start(HOST, 0)
     port = listener.port
     idle_reader, idle_writer = await asyncio.open_connection(HOST, port)

@@ -16,7 +16,7 @@ from tests.rest.world import World, simple_mail
 from postroom.accounts import Level
 from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
-from postroom.mailbox.models import Direction
+from postroom.mailbox.models import Appended, Direction
 from postroom.servers.http.cursors import TTL_MS, CursorKey, CursorKeys, scope_of, seal, unseal
 
 
@@ -80,7 +80,7 @@ async def test_a_clock_that_goes_back_an_hour_between_pages(world: World, limit:
     """Nothing is lost or repeated, a cursor of before the step stays good, and ids go on ascending."""
     before = [await world.deliver(simple_mail(f"Before {n}", f"{n}")) for n in range(6)]
     old = [(one.message_id, one.thread_id) for one in before]
-    after = []
+    after: list[Appended] = []
     for path, which in ((world.at("/messages"), 0), (world.at("/threads"), 1)):
         found: list[str] = []
         cursor: str | None = ""

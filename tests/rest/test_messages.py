@@ -203,3 +203,14 @@ async def test_reading_needs_no_right_to_write(world: World) -> None:
 
 def test_the_trace_is_ours() -> None:
     assert TRACE.startswith(b"Return-Path:")
+
+
+@pytest.mark.covers("B18")
+async def test_html_of_large_messages_is_made_in_another_process(world: World) -> None:
+    small = await world.deliver(html_mail())
+    assert (await message(world, small.message_id, include="html"))["html"] is not None
+    parser = world.app.services.parser
+    assert parser.process_ids == []
+    large = await world.deliver(html_mail("<p>Hello <b>you</b></p>" * 10_000))
+    assert "<b>you</b>" in (await message(world, large.message_id, include="html"))["html"]
+    assert len(parser.process_ids) == 1

@@ -146,7 +146,7 @@ async def test_wrong_parameters(world: World, params: dict[str, str], path: str)
 async def test_stopping_ends_the_wait(world: World) -> None:
     waiting = start(world)
     await watched(world)
-    world.app.stop_waiting()
+    world.app.services.stopping.set()
     async with asyncio.timeout(10):
         body = (await waiting).json()
     assert body["timed_out"] is True

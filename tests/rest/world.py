@@ -19,6 +19,7 @@ from postroom.directory import Identities, Identity, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.inbound.describe import describe
+from postroom.inbound.parsing import Parser
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
@@ -159,6 +160,7 @@ def services_of(
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
         mailboxes=mailboxes,
         live=hub,
+        parser=Parser(),
         cursor_keys=CursorKeys(CursorKey("k1", b"c" * 32)),
         about=About("0.1.0", "abcdef0", Environment.LOCAL),
         store_ready=ready,

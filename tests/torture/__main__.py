@@ -18,6 +18,7 @@ from typing import Final
 
 from tests.torture import deployment
 from tests.torture.deployment import Broken, Server
+from tests.torture.leaks import Leaks
 from tests.torture.ledger import Ledger, Tally
 from tests.torture.load import Load
 from tests.torture.verify import Verifier
@@ -50,17 +51,26 @@ class Mode(StrEnum):
     TERM = "term"
 
 
-ORDERS: Final = (
-    (1, (Mode.SERVER, Mode.POSTGRES, Mode.BOTH, Mode.BACKEND, Mode.TERM)),
-    (2, (Mode.WORKER, Mode.SERVER, Mode.POSTGRES, Mode.BOTH, Mode.BACKEND, Mode.TERM)),
+ORDER: Final = (
+    (1, Mode.POSTGRES),
+    (1, Mode.SERVER),
+    (2, Mode.BACKEND),
+    (2, Mode.WORKER),
+    (2, Mode.POSTGRES),
+    (2, Mode.SERVER),
+    (2, Mode.TERM),
+    (1, Mode.BACKEND),
+    (1, Mode.BOTH),
+    (2, Mode.BOTH),
+    (1, Mode.TERM),
 )
-"""Server processes, and what is done to them: one run of rounds after the other, and from the beginning again."""
+"""Server processes, and what is done to them, round after round, and from the beginning again. A few rounds meet
+most of it; the number of processes changes only behind a round in which the server is started again."""
 
 
 def plan(rounds: int) -> list[tuple[int, Mode]]:
     """For each round the number of server processes and what is to be killed."""
-    once = [(processes, mode) for processes, modes in ORDERS for mode in modes]
-    return [once[at % len(once)] for at in range(rounds)]
+    return [ORDER[at % len(ORDER)] for at in range(rounds)]
 
 
 class Torture:
@@ -72,6 +82,7 @@ class Torture:
         self._kills = 0
         self._helpers_left = 0
         self._log_read = 0
+        self._leaks: Leaks
 
     async def run(self, rounds: int, minutes: float) -> bool:
         """Whether everything held."""
@@ -79,6 +90,7 @@ class Torture:
         made = await deployment.create(self._directory / "data", rng)
         ledger = Ledger(self._seed, len(made.boxes))
         verifier = Verifier(made, ledger)
+        self._leaks = Leaks(made)
         server = Server(made, self._directory / "server.log")
         deadline = time.monotonic() + minutes * 60
         try:
@@ -134,6 +146,8 @@ class Torture:
             faults, counts = await verifier.check(rng, thorough=last)
             if last:
                 faults += await verifier.indexed()
+            leaks, figures = await self._leaks.check(server)
+            faults += leaks
             faults += self._logged(server)
         except Broken as broken:
             return [str(broken), *self._logged(server)]
@@ -144,7 +158,7 @@ class Torture:
             f"250s {tally.stored}, 4xx {tally.deferred.total()}, lost {tally.lost}, retried {tally.retried}, "
             f"imap {tally.imap}, rest {tally.rest}; kills {self._kills}; "
             f"messages {counts.messages}, blobs read {counts.blobs}, without a row {counts.waste}, "
-            f"word tasks left {counts.unindexed}{note}",
+            f"word tasks left {counts.unindexed}; {figures}{note}",
             flush=True,
         )
         for text, count in tally.deferred.most_common(4):

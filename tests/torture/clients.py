@@ -50,6 +50,11 @@ class Wire(ABC):
     ) -> None:
         self._writer.transport.abort()
 
+    @property
+    def local_port(self) -> int:
+        """Our end of the connection."""
+        return int(self._writer.get_extra_info("sockname")[1])
+
     @abstractmethod
     async def _greet(self) -> None:
         """Whatever is said before the first request. Raises Lost."""

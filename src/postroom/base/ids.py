@@ -90,7 +90,6 @@ PREFIXES: Final = frozenset(
 )
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_VALUE: Final = {char: value for value, char in enumerate(_ALPHABET)}
 # Two characters at a time: 13 look-ups and shifts in place of 26.
 _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 # The first character holds three bits of a 128-bit number, so it never exceeds 7.
@@ -98,7 +97,6 @@ _ULID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _CANONICAL: Final = {spelling: prefix for prefix in PREFIXES for spelling in (prefix, prefix[:-1])}
 _RANDOM_BITS: Final = 80
 _RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
-_MAX_MS: Final = (1 << 48) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -152,33 +150,6 @@ def is_id(prefix: str, text: str) -> bool:
 def is_ulid(text: str) -> bool:
     """Whether `text` is a bare, upper-case ULID."""
     return _ULID.fullmatch(text) is not None
-
-
-def prefix_of(text: str) -> str | None:
-    """The prefix of a well-formed id (``"msg_"``), or None."""
-    prefix = text[:4]
-    return prefix if prefix in PREFIXES and _ULID.fullmatch(text, 4) else None
-
-
-def timestamp_of(id: str) -> datetime:
-    """When an id, or bare ULID, was made (aware UTC, milliseconds). Raises ValueError if it is not well-formed."""
-    ulid = id.rpartition("_")[2]
-    if not is_ulid(ulid):
-        raise ValueError("not an id")
-    value = 0
-    for char in ulid[:10]:
-        value = value << 5 | _VALUE[char]
-    return _EPOCH + value * _MILLISECOND
-
-
-def ulid_from(moment: datetime, random: bytes) -> str:
-    """The ULID of a moment and ten given random bytes, for ids that must come out the same when made again."""
-    if len(random) != 10:
-        raise ValueError("a ULID has ten random bytes")
-    ms = milliseconds(moment)
-    if not 0 <= ms <= _MAX_MS:
-        raise ValueError("moment out of the range of ULIDs")
-    return _encode(ms << _RANDOM_BITS | int.from_bytes(random, "big"))
 
 
 def _encode(value: int) -> str:

@@ -280,7 +280,6 @@ def _derive(values: dict[str, _Value], problems: list[str]) -> None:
             problems.append(f"{key}: required; set {key} in postroom.toml or {name}, for example {example}")
         values[key] = _Value(stand_in, "default")
     domain = values["platform_domain"]
-    values.setdefault("console_host", _Value(values["api_host"].value, values["api_host"].source))
     values.setdefault("mx_hosts", _Value([f"mx.{domain.value}"], domain.source))
     if "server.hostname" not in values and not local:
         values["server.hostname"] = _Value(_first(values["mx_hosts"].value), values["mx_hosts"].source)

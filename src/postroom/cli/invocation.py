@@ -43,13 +43,6 @@ class Invocation:
             return self.data_dir / CONFIG_NAME
         return find_config(self.environ, Path.cwd())
 
-    @property
-    def data_dir_guess(self) -> Path:
-        """Where data is likely to be when the settings cannot be read."""
-        if self.data_dir is not None:
-            return self.data_dir
-        return Path(self.environ.get("POSTROOM_DATA_DIR") or default_data_dir(self.environ, Path.cwd()))
-
     def settings(self, overrides: Mapping[str, object] | None = None) -> Settings:
         """The settings with *overrides* (dotted keys) of the command line. Raises SettingsError."""
         given = None if self.data_dir is None else self.data_dir.absolute()

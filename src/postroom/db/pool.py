@@ -72,11 +72,9 @@ _REFUSED = (
 
 
 class Isolation(Enum):
-    """Transaction isolation levels, as asyncpg names them."""
+    """Transaction isolation levels other than the server's default, as asyncpg names them."""
 
-    READ_COMMITTED = "read_committed"
     REPEATABLE_READ = "repeatable_read"
-    SERIALIZABLE = "serializable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,25 @@ class Directory:
             base_local = ""
         return await self._find(f"{base_local}@{domain}", domain, asked, detail)
 
+    async def owner_of(self, address: str) -> Recipient | None:
+        """Whose an address in a header is, if mail to it would be taken now; None also while the database is away.
+
+        Nobody asked to send there, so it is no guess: it neither counts for the dictionary guard nor is refused by it.
+        """
+        parsed = rules.parse_recipient(address, self._platform_domain)
+        if parsed is None:
+            return None
+        local, domain = parsed
+        base_local, detail = rules.split_detail(local)
+        if not rules.is_plausible(base_local):
+            return None
+        asked = f"{local.lower()}@{domain}"
+        if domain == self._platform_domain and base_local in RELAYED_ROLES:
+            found = await self._role(asked, detail, guarded=False)
+        else:
+            found = await self._find(f"{base_local}@{domain}", domain, asked, detail, guarded=False)
+        return None if isinstance(found, Refusal) else found
+
     async def is_local(self, domain: str) -> bool:
         """Whether mail for a domain (lower-case A-labels) stays here. Raises what the database raises."""
         async with self._db.acquire() as conn:
@@ -144,7 +163,7 @@ class Directory:
         else:
             self._forget(lambda _, entry: what in (entry.identity_public_id, entry.tenant_public_id))
 
-    async def _role(self, asked: str, detail: str) -> Recipient | Refusal:
+    async def _role(self, asked: str, detail: str, *, guarded: bool = True) -> Recipient | Refusal:
         contact = None
         if self._security_contact is not None:
             contact = rules.parse_recipient(self._security_contact, self._platform_domain)
@@ -153,20 +172,21 @@ class Directory:
         ):
             return rules.UNKNOWN
         local, domain = contact
-        found = await self._find(f"{rules.split_detail(local)[0]}@{domain}", domain, asked, detail, role=True)
+        base = f"{rules.split_detail(local)[0]}@{domain}"
+        found = await self._find(base, domain, asked, detail, role=True, guarded=guarded)
         if isinstance(found, Refusal) and not found.is_temporary:
             return rules.UNKNOWN
         return found
 
     async def _find(
-        self, base: str, domain: str, asked: str, detail: str, *, role: bool = False
+        self, base: str, domain: str, asked: str, detail: str, *, role: bool = False, guarded: bool = True
     ) -> Recipient | Refusal:
         now = self._clock.monotonic()
         cached = self._cache.get(base)
         if cached is not None and now < cached.until and rules.decide(cached.entry, self._clock.now()) is None:
             self._cache.move_to_end(base)
             return _recipient(cached.entry, base, asked, detail, role)
-        if self.guard.trips(domain, now):
+        if guarded and self.guard.trips(domain, now):
             return rules.GUARDED
         try:
             found = await self._ask(base, domain)
@@ -180,7 +200,8 @@ class Directory:
         if not found.domain_enabled:
             return rules.DISABLED_DOMAIN
         if found.entry is None:
-            self.guard.missed(domain, self._clock.monotonic())
+            if guarded:
+                self.guard.missed(domain, self._clock.monotonic())
             return rules.UNKNOWN
         refusal = rules.decide(found.entry, self._clock.now())
         return refusal or _recipient(found.entry, base, asked, detail, role)

@@ -258,13 +258,11 @@ def esearch_line(tag: bytes, results: Iterable[tuple[str, bytes]], *, uid: bool 
     return b" ".join(parts) + CRLF
 
 
-def fetch_line(sequence: int, items: Iterable[bytes]) -> bytes:
-    """``* n FETCH (…)`` of rendered items such as ``b'UID 4'``."""
-    return b"* %d FETCH (%b)\r\n" % (sequence, b" ".join(items))
-
-
 def fetch_buffers(sequence: int, items: Iterable[bytes | tuple[bytes, bytes | memoryview]]) -> list[bytes | memoryview]:
-    """The same as buffers: an item may be (label, octets), whose octets become a literal without being copied."""
+    """``* n FETCH (…)`` of rendered items such as ``b'UID 4'``, as buffers.
+
+    An item may be (label, octets), whose octets become a literal without being copied.
+    """
     buffers: list[bytes | memoryview] = [b"* %d FETCH (" % sequence]
     gap = b""
     for item in items:

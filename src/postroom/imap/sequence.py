@@ -109,18 +109,6 @@ def compress(numbers: Iterable[int]) -> bytes:
     return b",".join(_element(low, high) for low, high in _runs(numbers))
 
 
-def expand(text: bytes, limit: int = 1_000_000) -> list[int]:
-    """Inverse of `compress`. Raises `BadCommand` for bad syntax, for ``*`` and for more than `limit` numbers."""
-    numbers: list[int] = []
-    for low, high in SequenceSet.parse(text).ranges if text else ():
-        if high == STAR:
-            raise BadCommand("Invalid UID set")
-        if len(numbers) + high - low >= limit:
-            raise BadCommand("UID set too large")
-        numbers.extend(range(low, high + 1))
-    return numbers
-
-
 _EVERYTHING = SequenceSet(((1, STAR),))
 
 

@@ -176,11 +176,6 @@ class CommandReader:
         """Bytes held that belong to no event yet."""
         return len(self._buf) + len(self._partial)
 
-    @property
-    def mid_command(self) -> bool:
-        """True between the first and the last byte of a command."""
-        return bool(self._text or self._fault or self._buf)
-
     # -- the machine
 
     def _reset(self) -> None:

@@ -65,12 +65,20 @@ def describe_quickly(prefix: bytes, original: bytes, received_at: datetime) -> C
     """`describe`, if that takes about two milliseconds at most; else None. For mail that `looks_quick`."""
     full = prefix + original
     message = mime.parse(full, max_parts=QUICK_PARTS)
-    if message.degraded:
-        return None  # perhaps for its many parts
+    if message.degraded and _has_parts(message.root, QUICK_PARTS):
+        return None
     try:
         return _content(full, len(prefix), message, received_at, headers_only=False, markup_limit=QUICK_TAGS)
     except body.TooMuchMarkup:
         return None
+
+
+def _has_parts(root: mime.Part, number: int) -> bool:
+    """Whether there are at least so many parts in all."""
+    pending = [root]
+    for part in pending:
+        pending += part.children
+    return len(pending) >= number
 
 
 def describe(prefix: bytes, original: bytes, received_at: datetime, *, headers_only: bool = False) -> Content:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
@@ -31,8 +30,6 @@ from postroom.smtp.trace import trace_header, transmission_type
 log = base_log.get("inbound")
 
 MAX_PRIMARY_LOOKUPS: Final = 50
-ONE_A_TURN_BYTES: Final = 16 * 1024
-"""Octets of a message that is described in the loop, and quickly."""
 
 DISK_FULL: Final = Reply(452, "4.3.1", "Insufficient system storage")
 MAILBOX_FULL: Final = Reply(452, "4.2.2", "Mailbox full")
@@ -80,7 +77,6 @@ class Receiver:
         self._hostname = hostname
         self._version = version
         self._local_mailbox = local_mailbox
-        self._turn = asyncio.Lock()
 
     async def receive(self, envelope: Envelope[T], raw: bytes) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
@@ -98,7 +94,7 @@ class Receiver:
             recipient=named[0].base if len(named) == 1 else None,
             received_at=received_at,
         )
-        content = await self._describe(prefix, raw, received_at)
+        content = await self._parser.describe(prefix, raw, received_at)
         visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
         targets = _one_for_each_mailbox(named, visible)
         primaries = await self._primaries(content, targets)
@@ -121,15 +117,6 @@ class Receiver:
             size=len(raw),
         )
         return replies.queued(outcome[0].message_id)
-
-    async def _describe(self, prefix: bytes, raw: bytes, received_at: datetime) -> Content:
-        """Describe one small message in each turn of the loop: many come at once, when a batch has been answered, and
-        the transaction that is under way meanwhile must not wait for all of them at each of its statements.
-        """
-        if len(raw) > ONE_A_TURN_BYTES:
-            return await self._parser.describe(prefix, raw, received_at)
-        async with self._turn:
-            return await self._parser.describe(prefix, raw, received_at)
 
     def _copy(
         self,

@@ -1,4 +1,4 @@
-"""Addresses (RFC 5322 §3.4, obsolete forms of §4.4; RFC 6532): tolerant lists, and one strict mailbox.
+"""Addresses (RFC 5322 §3.4, obsolete forms of §4.4; RFC 6532): tolerant lists.
 
 The tolerant reader never raises and takes linear time. It works on text in which every byte is one character
 (latin-1), so that IMAP can serve names as they were written; `Address` holds decoded text.
@@ -15,8 +15,6 @@ from postroom.mail.header import decode_words, unfold
 MAX_ADDRESSES: Final = 10_000
 MAX_FIELDS: Final = 100
 """Fields of one name that are read; RFC 5322 §3.6 allows one."""
-MAX_LOCAL_BYTES: Final = 64  # RFC 5321 §4.5.3.1.1
-MAX_DOMAIN_BYTES: Final = 255  # RFC 5321 §4.5.3.1.2
 
 _TOKENS: Final = 400
 """Tokens of unusual lists that are read for the fields of one name, beside those that make mailboxes."""
@@ -26,15 +24,9 @@ _EDGES_FOR_EACH: Final = 3
 """List entries for an address when each stands in a group of its own: start, mailbox, end."""
 
 _DOT_ATOM: Final = re.compile(r"[\w!#$%&'*+/=?^`{|}~-]++(?:\.[\w!#$%&'*+/=?^`{|}~-]++)*+")
-_LABELS: Final = re.compile(r"[^\W_](?:[\w-]*[^\W_])?(?:\.[^\W_](?:[\w-]*[^\W_])?)*")
-_DOMAIN_LITERAL: Final = re.compile(r"\[(?:IPv6:[0-9A-Fa-f:.]{2,45}|[0-9.]{7,15})\]")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _SPACES: Final = re.compile(r"\s+")
-
-
-class AddressError(ValueError):
-    """The text is not one mailbox of RFC 5322 §3.4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,54 +341,3 @@ def _unquote(word: str) -> str:
 
 def _unescape(text: str) -> str:
     return _ESCAPED.sub(r"\1", text) if "\\" in text else text
-
-
-def parse_mailbox(text: str) -> Address:
-    """One mailbox, strictly: `local@domain`, `Name <local@domain>` or `"Name" <local@domain>`.
-
-    Dots of the local part must stand between atoms; the domain is host labels (RFC 1123 §2.1, U-labels allowed) or an
-    address literal; sizes are those of RFC 5321 §4.5.3.1. Raises AddressError for anything else: comments, groups,
-    routes, lists, control characters.
-    """
-    stripped = text.strip(" ")
-    if not stripped or not stripped.isprintable():
-        raise AddressError("not a mailbox")
-    name = ""
-    spec = stripped
-    if stripped.endswith(">"):
-        phrase, opened, rest = stripped[:-1].rpartition("<")
-        if not opened:
-            raise AddressError("unbalanced angle bracket")
-        name, spec = _strict_name(phrase.strip(" ")), rest
-    return Address(name, *_strict_spec(spec))
-
-
-def _strict_name(phrase: str) -> str:
-    quoted = _QUOTED.fullmatch(phrase)
-    if quoted:
-        return _unescape(quoted[1])
-    if any(special in phrase for special in '()<>[]:;@\\,"'):
-        raise AddressError("display name needs quoting")
-    return " ".join(decode_words(phrase).split())
-
-
-def _strict_spec(spec: str) -> tuple[str, str]:
-    local, at, domain = spec.rpartition("@")
-    if not at:
-        raise AddressError("no domain")
-    quoted = _QUOTED.fullmatch(local)
-    if quoted:
-        plain = _unescape(quoted[1])
-    elif _DOT_ATOM.fullmatch(local):
-        plain = local
-    else:
-        raise AddressError("malformed local part")
-    if not plain or len(plain.encode("utf-8", "replace")) > MAX_LOCAL_BYTES:
-        raise AddressError("local part empty or over 64 bytes")
-    if len(domain.encode("utf-8", "replace")) > MAX_DOMAIN_BYTES:
-        raise AddressError("domain over 255 bytes")
-    if _DOMAIN_LITERAL.fullmatch(domain):
-        return plain, domain
-    if _LABELS.fullmatch(domain) is None or any(len(label) > 63 for label in domain.split(".")):
-        raise AddressError("malformed domain")
-    return plain, domain

@@ -7,8 +7,6 @@ Labels are looked up in a closed table, because Python's codec registry also hol
 import re
 from typing import Final
 
-REPLACEMENT: Final = "\ufffd"
-
 # What browsers and mail programs agree on: a label of a subset is read as its common superset.
 _CODECS: Final[dict[str, str]] = {
     "usascii": "ascii",

@@ -1,4 +1,4 @@
-"""Subjects for display and reply (inbound §28.11, edge row C8). Threads are never decided by them."""
+"""Subjects for display (inbound §28.11, edge row C8). Threads are never decided by them."""
 
 import re
 from typing import Final
@@ -42,13 +42,3 @@ def normalise_subject(subject: str | None) -> str:
             break
         at = found.end()
     return (tag + text[at:]).strip() or EMPTY_SUBJECT
-
-
-def reply_subject(subject: str | None) -> str:
-    """Subject of a reply: exactly one `Re: `, at most 998 characters."""
-    return f"Re: {normalise_subject(subject)}"[:MAX_SUBJECT_CHARS].rstrip()
-
-
-def forward_subject(subject: str | None) -> str:
-    """Subject of a forward: exactly one `Fwd: `, at most 998 characters."""
-    return f"Fwd: {normalise_subject(subject)}"[:MAX_SUBJECT_CHARS].rstrip()

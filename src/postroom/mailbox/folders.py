@@ -30,8 +30,6 @@ FROM folders WHERE tenant_id = $1 AND mailbox_id = $2
 _LIST: Final = _COLUMNS
 _BY_NAME: Final = _COLUMNS + "AND name = $3"
 _BY_KEY: Final = _COLUMNS + "AND id = $3"
-_BY_PUBLIC_ID: Final = _COLUMNS + "AND public_id = $3"
-_BY_ROLE: Final = _COLUMNS + "AND special_use = $3"
 
 _MAILBOX: Final = """
 INSERT INTO mailboxes (tenant_id, id, identity_public_id, tenant_public_id, quota_bytes, is_system, created_at)
@@ -119,16 +117,6 @@ async def by_name(conn: Connection, ref: MailboxRef, name: str) -> Folder:
 async def by_key(conn: Connection, ref: MailboxRef, folder_id: FolderKey) -> Folder:
     """Raises `folder_not_found`."""
     return await _one(conn, _BY_KEY, ref, folder_id)
-
-
-async def by_public_id(conn: Connection, ref: MailboxRef, public_id: str) -> Folder:
-    """Raises `folder_not_found`."""
-    return await _one(conn, _BY_PUBLIC_ID, ref, public_id)
-
-
-async def by_role(conn: Connection, ref: MailboxRef, role: SpecialUse) -> Folder:
-    """The folder of a special use, whatever it is called. Raises `folder_not_found`."""
-    return await _one(conn, _BY_ROLE, ref, role.value)
 
 
 # -- making ------------------------------------------------------------------------------------------------------------

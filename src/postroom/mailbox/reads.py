@@ -35,11 +35,6 @@ FROM (
 
 _POINT: Final = "SELECT modseq, change_seq FROM mailboxes WHERE tenant_id = $1 AND id = $2 AND NOT erased"
 
-_STATE: Final = """
-SELECT modseq, change_seq AS seq, epoch, used_bytes, quota_bytes FROM mailboxes
-WHERE tenant_id = $1 AND id = $2 AND NOT erased
-"""
-
 _PRUNED: Final = "SELECT pruned_modseq FROM folders WHERE tenant_id = $1 AND id = $2"
 
 _CHANGED: Final = """
@@ -96,17 +91,6 @@ class FetchRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxState:
-    """Where a mailbox stands: its counter, the end of its log, its bytes and its quota (None or 0: no limit)."""
-
-    modseq: int
-    seq: int
-    epoch: int
-    used_bytes: int
-    quota_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A folder as it is at one moment.
 
@@ -153,14 +137,6 @@ class FolderReads:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    async def mailbox_state(self, ref: MailboxRef) -> MailboxState:
-        """Raises `identity_not_found`."""
-        async with self._database.acquire() as conn:
-            row = await conn.fetchrow(_STATE, ref.tenant_id, ref.mailbox_id)
-        if row is None:
-            raise PostroomError("identity_not_found")
-        return MailboxState(**row)
 
     async def folder_snapshot(self, ref: MailboxRef, folder_id: FolderKey) -> Snapshot:
         """Everything SELECT needs. Raises `folder_not_found`, `identity_not_found`."""

@@ -107,16 +107,6 @@ class Mailboxes:
         async with self._database.acquire() as conn:
             return await folders.by_name(conn, ref, name)
 
-    async def folder_by_id(self, ref: MailboxRef, public_id: str) -> Folder:
-        """Raises `folder_not_found`."""
-        async with self._database.acquire() as conn:
-            return await folders.by_public_id(conn, ref, public_id)
-
-    async def folder_by_role(self, ref: MailboxRef, role: SpecialUse) -> Folder:
-        """Raises `folder_not_found`."""
-        async with self._database.acquire() as conn:
-            return await folders.by_role(conn, ref, role)
-
     async def create_folder(self, ref: MailboxRef, name: str, special_use: SpecialUse | None = None) -> Folder:
         """Make a folder and the parents it lacks. Raises `folder_exists`, `invalid_request`, `LimitExceeded`."""
         return await self._write(ref, folders.create, name, special_use, self._ids.new)
@@ -303,16 +293,6 @@ class Mailboxes:
             gone += removed.uids
             if len(removed.uids) < CHUNK:
                 return gone
-
-    async def expunge_messages(self, ref: MailboxRef, message_ids: Iterable[str]) -> None:
-        """Remove messages from everywhere, for good, whatever their flags. Raises `message_not_found`."""
-
-        async def step(write: MailboxWrite, chunk: Sequence[str]) -> Removed:
-            keys = await placing.message_keys(write, chunk)
-            return await expunge.remove(write, await placing.rows_of_messages(write, keys))
-
-        for chunk in _chunks(_unique(message_ids)):
-            await self._drop_bytes(await self._write(ref, step, chunk))
 
     # -- frame ---------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from typing import Final
 import idna
 
 MAX_LOCAL: Final = 64
-MAX_LABEL: Final = 63
 MAX_DOMAIN: Final = 255
 
 _ATEXT: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
@@ -102,7 +101,8 @@ def _parse_any_path(raw: bytes, bare_postmaster: str | None) -> Path:
     end = text.find(">", position)
     if end < 0:
         raise AddressSyntaxError("no closing bracket")
-    domain = domain_to_ascii(text[position + 1 : end])
+    # A fully qualified name may end with a dot, which means the same (inbound §7.1).
+    domain = domain_to_ascii(text[position + 1 : end].removesuffix("."))
     return Path(Address(local, domain), _parameters_at(text, end + 1), not text[: end + 1].isascii())
 
 

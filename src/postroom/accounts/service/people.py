@@ -96,16 +96,6 @@ class People:
         except asyncpg.UniqueViolationError:
             raise PostroomError("owner_required") from None
 
-    async def remove_member(self, tenant_id: int, person_id: str) -> None:
-        """Raises `member_not_found`; `owner_required` for the owner."""
-        async with self._db.transaction() as conn:
-            person = await store.get(conn, person_id, tenant_id)
-            role = None if person is None else await store.member_role(conn, tenant_id, person.id)
-            if person is None or role is None:
-                raise PostroomError("member_not_found")
-            if role is MemberRole.OWNER or not await store.delete_member(conn, tenant_id, person.id):
-                raise PostroomError("owner_required")
-
     async def members(self, tenant_id: int) -> list[Member]:
         async with self._db.acquire() as conn:
             return await store.members(conn, tenant_id)
@@ -122,13 +112,6 @@ class People:
             person = _found(await self._find(conn, person_id, tenant_id, by_operator))
             if await store.put_grant(conn, tenant_id, identity, person.id, role, self._clock.now()) is None:
                 raise PostroomError("identity_not_found")
-
-    async def revoke_grant(self, tenant_id: int, identity: str, person_id: str) -> None:
-        """Raises `person_not_found` when the person has no right to the mailbox."""
-        async with self._db.transaction() as conn:
-            person = _found(await store.get(conn, person_id, tenant_id))
-            if not await store.delete_grant(conn, tenant_id, identity, person.id):
-                raise PostroomError("person_not_found")
 
     async def grants(
         self, tenant_id: int, *, mailbox_id: int | None = None, person_id: int | None = None

@@ -70,7 +70,6 @@ _PUT_MEMBER = """
 INSERT INTO members (tenant_id, person_id, role, created_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant_id, person_id) DO UPDATE SET role = excluded.role
 """
-_DELETE_MEMBER = "DELETE FROM members WHERE tenant_id = $1 AND person_id = $2 AND role <> 'owner' RETURNING person_id"
 _MEMBERS = """
 SELECT p.*, m.role, m.created_at AS member_since FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = $1 ORDER BY m.created_at, p.public_id
@@ -83,11 +82,6 @@ SELECT i.tenant_id, i.id, $3, $4, $5 FROM identities i
 WHERE i.tenant_id = $1 AND i.public_id = $2 AND i.status IN ('active', 'paused') AND NOT i.is_system
 ON CONFLICT (tenant_id, mailbox_id, person_id) DO UPDATE SET role = excluded.role
 RETURNING mailbox_id
-"""
-_DELETE_GRANT = """
-DELETE FROM mailbox_grants g USING identities i
-WHERE g.tenant_id = $1 AND i.tenant_id = $1 AND i.id = g.mailbox_id AND i.public_id = $2 AND g.person_id = $3
-RETURNING g.mailbox_id
 """
 _GRANTS = """
 SELECT g.tenant_id, g.mailbox_id, i.public_id AS identity_public_id, g.person_id,
@@ -212,11 +206,6 @@ async def put_member(conn: Connection, tenant_id: int, person_id: int, role: Mem
     await conn.execute(_PUT_MEMBER, tenant_id, person_id, role, now)
 
 
-async def delete_member(conn: Connection, tenant_id: int, person_id: int) -> bool:
-    """Whether a member other than the owner was removed."""
-    return await conn.fetchval(_DELETE_MEMBER, tenant_id, person_id) is not None
-
-
 async def member_role(conn: Connection, tenant_id: int, person_id: int) -> MemberRole | None:
     role = await conn.fetchval(_MEMBER_ROLE, tenant_id, person_id)
     return None if role is None else MemberRole(role)
@@ -237,12 +226,6 @@ async def put_grant(
         return None
     mailbox_id: int | None = await conn.fetchval(_PUT_GRANT, tenant_id, identity_public_id, person_id, role, now)
     return mailbox_id
-
-
-async def delete_grant(conn: Connection, tenant_id: int, identity_public_id: str, person_id: int) -> bool:
-    if not is_id("idn_", identity_public_id):
-        return False
-    return await conn.fetchval(_DELETE_GRANT, tenant_id, identity_public_id, person_id) is not None
 
 
 async def grants(

@@ -35,10 +35,6 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._gate(scope, receive, send)
 
-    def stop_waiting(self) -> None:
-        """End long polls now; for the listener's `on_drain`."""
-        self.services.stopping.set()
-
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self.fastapi
         await self._routes(scope, receive, send)

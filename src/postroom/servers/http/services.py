@@ -17,6 +17,7 @@ from postroom.blobs import BlobStore
 from postroom.db import Database
 from postroom.directory import Identities
 from postroom.events.live import LiveHub
+from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
 from postroom.servers.http.cursors import CursorKeys
 
@@ -59,6 +60,7 @@ class HttpServices:
     identities: Identities
     mailboxes: Mailboxes
     live: LiveHub
+    parser: Parser
     cursor_keys: CursorKeys
     about: About
     store_ready: Probe

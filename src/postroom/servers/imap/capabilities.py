@@ -9,8 +9,7 @@ from postroom.imap.cursor import ParserOptions
 #: Extensions beyond the grammar of mail-server D1 whose words the parser reads.
 EXTENSIONS: Final = ("ESEARCH", "LIST-STATUS", "STATUS=SIZE", "CREATE-SPECIAL-USE", "WITHIN", "OBJECTID", "SAVEDATE")
 
-_BEFORE_LOGIN: Final = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID", "ENABLE", "IDLE")
-_AFTER_LOGIN: Final = (
+_ALWAYS: Final = (
     "IMAP4rev1",
     "LITERAL+",
     "ID",
@@ -22,9 +21,9 @@ _AFTER_LOGIN: Final = (
     "UNSELECT",
     "MOVE",
     "SPECIAL-USE",
-    "LIST-EXTENDED",
-    *EXTENSIONS,
 )
+_BEFORE_LOGIN: Final = (*_ALWAYS, "SASL-IR")
+_AFTER_LOGIN: Final = (*_ALWAYS, "LIST-EXTENDED", *EXTENSIONS)
 
 OPTIONS: Final = ParserOptions(capabilities=frozenset(EXTENSIONS))
 

@@ -18,7 +18,8 @@ from postroom.base.errors import PostroomError
 from postroom.directory import AddressStatus, Identity, IdentityStatus, NewIdentity
 from postroom.events.catalogue import timestamp
 from postroom.events.identities import identity_object
-from postroom.servers.http import fields, markup
+from postroom.inbound import markup
+from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import Call, CurrentCall

@@ -79,7 +79,7 @@ class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._mailboxes = services.mailboxes
         self._queries = services.mailboxes.queries
-        self._texts = Texts(services.blobs)
+        self._texts = Texts(services.blobs, services.parser)
 
     async def list(
         self, identity_id: fields.IdentityId, query: Annotated[ListMessages, Query()], call: CurrentCall

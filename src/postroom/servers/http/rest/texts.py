@@ -10,12 +10,15 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from postroom.base import log as base_log
+from postroom.base.errors import PostroomError
 from postroom.blobs import BlobMissing, BlobStore, Span, StorageError
 from postroom.events.catalogue import cut_utf8
-from postroom.mail import body, mime
+from postroom.inbound.describe import QUICK_BYTES
+from postroom.inbound.markup import safe_html
+from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
+from postroom.mail import mime
 from postroom.mail.header import Headers
 from postroom.mailbox.queries import Include, MessageView
-from postroom.servers.http import markup
 from postroom.servers.http.rest import shapes
 from postroom.servers.http.rest.shapes import Json
 
@@ -38,8 +41,9 @@ def columns(include: Iterable[IncludeName]) -> Include:
 class Texts:
     """Completes messages with what their raw bytes hold."""
 
-    def __init__(self, blobs: BlobStore) -> None:
+    def __init__(self, blobs: BlobStore, parser: Parser) -> None:
         self._blobs = blobs
+        self._parser = parser
         self._slots = asyncio.Semaphore(PARALLEL)
 
     async def shapes(self, views: Sequence[MessageView], include: Sequence[IncludeName]) -> list[Json]:
@@ -73,12 +77,15 @@ class Texts:
             except BlobMissing:
                 log.error("http_raw_missing", message_id=view.id)
                 return None
-            return await asyncio.to_thread(_safe_html, raw)
-
-
-def _safe_html(raw: bytes) -> str | None:
-    found = body.html_body(raw, mime.parse(raw))
-    return None if found is None else markup.sanitise(found.text)
+            if len(raw) <= QUICK_BYTES:
+                return await asyncio.to_thread(safe_html, raw)
+            try:
+                return await self._parser.run(len(raw), safe_html, raw)
+            except ParserBusy:
+                raise PostroomError("unavailable", retry_after=1) from None
+            except ParsingFailed:
+                log.error("http_html_not_made", message_id=view.id)
+                return None
 
 
 def _fields(piece: bytes, more_follows: bool) -> list[Json]:

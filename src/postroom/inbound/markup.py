@@ -12,6 +12,8 @@ from typing import Final
 
 import nh3
 
+from postroom.mail import body, mime
+
 MAX_MARKUP: Final = 1024 * 1024
 """Characters of markup that are read."""
 
@@ -132,6 +134,12 @@ _SELF_CLOSING: Final = frozenset(
 _FORMATTING: Final = frozenset(
     ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
 )
+
+
+def safe_html(raw: bytes) -> str | None:
+    """The HTML body of a message, sanitised; None when there is none, or none that can be served."""
+    found = body.html_body(raw, mime.parse(raw))
+    return None if found is None else sanitise(found.text)
 
 
 def sanitise(markup: str) -> str | None:
