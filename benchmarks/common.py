@@ -352,6 +352,10 @@ class Server:
         """CPU seconds so far."""
         return Cost(cpu_seconds(self._server_tree()), cpu_seconds(self._database_tree()))
 
+    def wait_indexed(self, timeout: float = 300.0) -> float:
+        """Until the word index has every message; the monotonic time of that. Raises TimeoutError."""
+        return asyncio.run(_wait_indexed(self.database_url, timeout))
+
     def memory(self) -> tuple[Memory, Memory]:
         """Of the server's processes, and of the database's."""
         return memory(self._server_tree()), memory(self._database_tree())
@@ -430,6 +434,21 @@ class Server:
             tuple(Box(**box) for box in made["people"]),
             tuple(Box(**box) for box in made["agents"]),
         )
+
+
+async def _wait_indexed(url: str, timeout: float) -> float:
+    import asyncpg
+
+    connection = await asyncpg.connect(url, timeout=30)
+    try:
+        deadline = time.monotonic() + timeout
+        while await connection.fetchval("SELECT EXISTS (SELECT FROM word_tasks)", timeout=30):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the word index is not up to date after {timeout:.0f} s")
+            await asyncio.sleep(0.05)
+        return time.monotonic()
+    finally:
+        await connection.close(timeout=30)
 
 
 async def _make_deployment(people: int, agents: int) -> Seeded:

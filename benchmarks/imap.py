@@ -1,67 +1,36 @@
 """IMAP: the commands that clients wait for, on a folder of 10,000 messages, and the memory of idle connections.
 
-The server, with the bundled PostgreSQL, is a process of its own on uvloop; the client is a blocking socket in this one.
-Dovecot, where it is installed, holds the same messages and is asked the same in turn; else its figures are those
-recorded on the reference machine.
+The server is `postroom serve` as it is; the client is a blocking socket in this process. Dovecot, where it is
+installed, holds the same messages and is asked the same in turn; else its figures are those recorded on the reference
+machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import contextlib
 import itertools
 import json
 import random
 import resource
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-import psutil
-import uvloop
-
-from benchmarks import common, peers
-from benchmarks.common import Row, row, work_directory
-from benchmarks.imap_client import Client
-from postroom.accounts import (
-    KeyVerifier,
-    NewPerson,
-    NewTenant,
-    Passwords,
-    People,
-    SignIn,
-    Tenants,
-    ensure_deployment,
-)
-from postroom.accounts.permissions import GrantRole
-from postroom.base import log as base_log
-from postroom.base.clock import SystemClock
-from postroom.base.ids import IdGenerator
-from postroom.blobs import MaildirStore
-from postroom.db import Connection, Database, LocalPostgres, Migrator, Notifier
-from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
-from postroom.events.live import LiveHub
-from postroom.inbound.describe import describe
-from postroom.inbound.parsing import Parser
-from postroom.inbound.receive import raw_key
-from postroom.mailbox.ingest import Delivery, Ingest
-from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
-from postroom.mailbox.service import Mailboxes
-from postroom.mailbox.words import WordIndexer
-from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
+from . import peers
+from .common import PASSWORD, STATISTICS_SECONDS, Row, Server, row
+from .imap_client import Client
 
 MESSAGES: Final = 10_000
 DOVECOT: Final = "Dovecot"
 RECORDED: Final = "Dovecot (recorded)"
-IDLE_CONNECTIONS: Final = 1000
 IDLE_CONNECTIONS_DOVECOT: Final = 100
 WARM_CONNECTIONS: Final = 20
-PASSWORD = "correct horse battery"
-_ADDRESS = "carol.acme@agents.example"
+_SETTINGS: Final = {
+    "POSTROOM__LIMITS__MAX_CONNECTIONS": "2000",
+    "POSTROOM__LIMITS__MAX_CONNECTIONS_PER_IP": "2000",
+}
 _WORDS = [
     *("the", "a", "of", "and", "to", "in", "we", "you", "they", "report", "meeting", "invoice", "delivery", "garden"),
     *("harbour", "window", "tomorrow", "yesterday", "please", "attached", "schedule", "budget", "review", "music"),
@@ -102,114 +71,12 @@ def message(seed: int, size: int = 3000) -> bytes:
     ).encode()
 
 
-# -- the server's process
-
-
-async def _serve(directory: Path, count: int) -> None:
-    clock = SystemClock()
-    ids = IdGenerator(clock)
-    server = LocalPostgres(directory / "database")
-    await server.start()
-    await Migrator(Database(server.dsn).target).run()
-    async with Database(server.dsn) as db:
-        await ensure_deployment(db, ids, clock, "store", "agents.example")
-        blobs = MaildirStore(directory / "store")
-        notifier = Notifier(db)
-        await notifier.start()
-        hub = LiveHub(notifier)
-        boxes = Mailboxes(db, blobs, clock, ids, lambda ref, modseq: hub.changed(ref.mailbox_id, modseq))
-
-        def committed(stored: Sequence[Appended]) -> None:
-            for one in stored:
-                hub.changed(one.mailbox.mailbox_id, one.modseq)
-
-        ingest = Ingest(db, blobs, clock, committed=committed)
-        ingest.start()
-        passwords = Passwords(memory_kib=64, time_cost=1)
-        address = _ADDRESS
-        if count:
-            box = await _mailbox(db, clock, ids, boxes, passwords)
-            address = box.primary.address
-            await _fill(ingest, clock, ids, box, count)
-            indexer = WordIndexer(db, clock)
-            while await indexer.run_once():
-                pass
-            async with db.acquire() as conn:
-                await conn.execute("VACUUM ANALYZE", timeout=120)
-        services = ImapServices(
-            database=db,
-            sign_in=SignIn(db, clock, passwords, KeyVerifier(db, clock, b"p" * 32), b"h" * 32),
-            mailboxes=boxes,
-            ingest=ingest,
-            parser=Parser(),
-            blobs=blobs,
-            live=hub,
-            clock=clock,
-            ids=ids,
-        )
-        listener = ImapListener(services, ImapConfig(max_connections=5000))
-        await listener.start("127.0.0.1", 0)
-        print(json.dumps([listener.port, address]), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        await listener.drain(1)
-        await ingest.stop()
-        await notifier.stop()
-    await server.stop()
-
-
-async def _mailbox(
-    db: Database, clock: SystemClock, ids: IdGenerator, boxes: Mailboxes, passwords: Passwords
-) -> Identity:
-    async def rows(conn: Connection, new: NewMailbox) -> None:
-        ref = MailboxRef(new.tenant_id, new.mailbox_id)
-        await boxes.create_mailbox_rows(conn, ref, identity_id=new.identity_public_id, tenant_id=new.tenant_public_id)
-
-    async def no_events(conn: Connection, announcement: object) -> None:
-        pass
-
-    tenant = await Tenants(db, ids, clock).create(NewTenant(slug="acme", name="Acme"))
-    identities = Identities(db, ids, clock, b"h" * 32, rows, no_events, lambda identity: None)
-    box, _ = await identities.create(
-        tenant.id, NewIdentity(username="carol", display_name="Carol", kind=IdentityKind.PERSON)
-    )
-    people = People(db, ids, clock, passwords)
-    person = await people.create(NewPerson("Carol", password=PASSWORD))
-    await people.grant(tenant.id, box.public_id, person.public_id, GrantRole.OWNER, by_operator=True)
-    return box
-
-
-async def _fill(ingest: Ingest, clock: SystemClock, ids: IdGenerator, box: Identity, count: int) -> None:
-    slots = asyncio.Semaphore(128)
-
-    async def one(seed: int) -> None:
-        async with slots:
-            raw, now = message(seed), clock.now()
-            content = describe(b"", raw, now)
-            message_id = ids.new("msg")
-            new = NewMessage(
-                id=message_id,
-                mailbox=MailboxRef(box.tenant_id, box.id),
-                source=Source.MX,
-                direction=Direction.INBOUND,
-                blob_key=raw_key(box.tenant_public_id, box.public_id, message_id),
-                content=content,
-                thread_id=ids.new("thr"),
-                event_id=ids.new("evt"),
-                attachment_ids=tuple(ids.new("att") for _ in content.attachments),
-                received_at=now,
-                internal_date=now.replace(microsecond=0),
-            )
-            await ingest.deliver(Delivery((raw,), (new,)))
-
-    await asyncio.gather(*map(one, range(count)))
-
-
 # -- the figures
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """What is timed; `factor` times the peer's figure is the target, `recorded` that figure on the reference machine."""
+    """What is timed. `recorded` is the peer's figure on the reference machine, `factor` times its figure the target."""
 
     name: str
     text: bytes
@@ -277,22 +144,31 @@ def run(quick: bool) -> list[Row]:
     """Measure everything on one server, and on Dovecot where it is installed."""
     with contextlib.ExitStack() as stack:
         dovecot = stack.enter_context(peers.PostfixDovecot(users=1)) if peers.available() else None
-        directory = stack.enter_context(work_directory("postroom-bench-"))
+        server = stack.enter_context(Server(people=1, agents=0, roles="imap,worker", settings=_SETTINGS))
+        theirs = None
         if dovecot is not None:
             dovecot.fill(0, map(message, range(MESSAGES)))
-        with _server(directory, MESSAGES) as (_, port, address):
-            mine = Client(port, address, PASSWORD)
-            theirs = _dovecot(dovecot, 0) if dovecot is not None else None
-            rows = _work(mine, theirs, quick)
-        # A process of its own, whose memory was not stretched by other work.
-        with _server(directory, 0) as (process, port, address):
-            mine_kib = _idle_memory(
-                lambda: Client(port, address, PASSWORD), lambda: process.memory_info().rss, IDLE_CONNECTIONS
-            )
-        peer = _dovecot_idle_memory(dovecot) if dovecot is not None else None
-        label = RECORDED if peer is None else DOVECOT
-        rows.append(row("idle connection, selected", mine_kib, "KiB", target=40, peer=peer or 524, peer_name=label))
-        return rows
+            theirs = Client(dovecot.imap_port, dovecot.address(0), PASSWORD)
+            theirs.ask(b"CREATE Archive")
+        mine = _mine(server)
+        for start in range(0, MESSAGES, 1000):
+            mine.append_rate("INBOX", [message(seed) for seed in range(start, start + 1000)], 1000)
+        server.wait_indexed()
+        time.sleep(STATISTICS_SECONDS)
+        rows = _work(mine, theirs, quick)
+        mine.close()
+        # A new process, whose memory was not stretched by other work.
+        server.stop()
+        server.start()
+        count = 200 if quick else 1000
+        kib = _idle_memory(lambda: _mine(server), lambda: server.memory()[0].pss, count)
+        peer = _dovecot_idle_memory(dovecot) if dovecot is not None else 524.0
+        label = RECORDED if dovecot is None else DOVECOT
+        return [*rows, row("idle connection, selected", kib, "KiB", target=40, peer=peer, peer_name=label)]
+
+
+def _mine(server: Server) -> Client:
+    return Client(server.imap_port, server.people[0].address, PASSWORD)
 
 
 def _work(mine: Client, theirs: Client | None, quick: bool) -> list[Row]:
@@ -316,13 +192,6 @@ def _work(mine: Client, theirs: Client | None, quick: bool) -> list[Row]:
     assert mine_rate is not None
     figures.add("APPEND, pipelined, 2.5 KB", mine_rate, "messages/s", peer_rate, 392, 2)
     return figures.rows
-
-
-def _dovecot(dovecot: peers.PostfixDovecot, number: int) -> Client:
-    """A connection whose user has a folder to append to."""
-    client = Client(dovecot.imap_port, dovecot.address(number), common.PASSWORD)
-    client.ask(b"CREATE Archive")
-    return client
 
 
 def _idle_memory(connect: Callable[[], Client], memory: Callable[[], int], count: int) -> float:
@@ -352,41 +221,12 @@ def _dovecot_idle_memory(dovecot: peers.PostfixDovecot) -> float:
     """
     numbers = itertools.count(10)
     return _idle_memory(
-        lambda: Client(dovecot.imap_port, dovecot.address(next(numbers) // 10), common.PASSWORD),
+        lambda: Client(dovecot.imap_port, dovecot.address(next(numbers) // 10), PASSWORD),
         lambda: dovecot.memory().pss,
         IDLE_CONNECTIONS_DOVECOT,
     )
 
 
-@contextlib.contextmanager
-def _server(directory: Path, count: int) -> Iterator[tuple[psutil.Process, int, str]]:
-    """A server on `directory`; it delivers `count` messages first."""
-    command = [sys.executable, "-m", "benchmarks.imap", "serve", str(directory), str(count)]
-    process = subprocess.Popen(command, cwd=common.PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        port, address = json.loads(process.stdout.readline())
-        yield psutil.Process(process.pid), port, address
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(30)
-
-
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", nargs="?", choices=["serve"])
-    parser.add_argument("rest", nargs="*")
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    if options.role == "serve":
-        with Path("/dev/null").open("w", encoding="utf-8") as sink:
-            base_log.configure("warning", "json", sink)
-            uvloop.run(_serve(Path(options.rest[0]), int(options.rest[1])))
-    else:
-        for made in run(options.quick):
-            print(json.dumps(made))
-
-
 if __name__ == "__main__":
-    _main()
+    for made in run("--quick" in sys.argv):
+        print(json.dumps(made))

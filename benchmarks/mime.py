@@ -101,6 +101,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         _row("attachments", _best(lambda: attachments(message, raw), seconds) * 1e6, "µs"),
     ]
     for name, hostile in _hostile().items():
+        # No type is inferred for a default.
         spent = _best(lambda hostile=hostile: parse(hostile), seconds / 10)  # type: ignore[misc]
         rows.append(_row(f"hostile: {name}", spent * 1e3 / (len(hostile) / 1e6), "ms/MB", 50))
     return rows

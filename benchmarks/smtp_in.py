@@ -138,7 +138,7 @@ class Ours:
 
     def wait_indexed(self) -> float:
         """Until the word index has every message; the monotonic time of that. Raises TimeoutError."""
-        return asyncio.run(_wait_indexed(self.server.database_url))
+        return self.server.wait_indexed(_DRAIN_SECONDS)
 
 
 class Theirs:
@@ -178,21 +178,6 @@ SELECT extract(epoch FROM clock_timestamp() - m.received_at)::float8
 FROM (SELECT tenant_id, first_id FROM word_tasks ORDER BY id LIMIT 1) t
 JOIN messages m ON m.tenant_id = t.tenant_id AND m.id = t.first_id
 """
-
-
-async def _wait_indexed(url: str) -> float:
-    import asyncpg
-
-    connection = await asyncpg.connect(url, timeout=30)
-    try:
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while await connection.fetchval("SELECT EXISTS (SELECT FROM word_tasks)", timeout=30):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the word index is not up to date after {_DRAIN_SECONDS:.0f} s")
-            await asyncio.sleep(0.05)
-        return time.monotonic()
-    finally:
-        await connection.close(timeout=30)
 
 
 class _Watch:

@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from postroom.accounts.passwords import Passwords
@@ -108,53 +109,27 @@ async def open_core(
     clock = clock or SystemClock()
     ids = IdGenerator(clock, random)
     async with AsyncExitStack() as stack:
-        database = Database(
-            url,
-            min_size=min(settings.database.min_connections, settings.database.max_connections),
-            max_size=pool_size(settings, bundled=not settings.database.url),
-            acquire_timeout=settings.database.acquire_timeout_secs,
-            application_name=f"postroom {settings.server.node_id}",
-        )
+        database = _database(settings, url)
         if migrate:
             await Migrator(database).run()
         await stack.enter_async_context(database)
-        blobs = MaildirStore(
-            settings.server.data_dir,
-            write_threads=settings.storage.write_threads,
-            read_threads=settings.storage.read_threads,
-            sync_threads=settings.storage.sync_threads,
-            writing_process=writing_process,
-            fsync=settings.storage.fsync_on_write,
-            clock=clock,
-        )
+        blobs = _store(settings, clock, writing_process=writing_process)
         stack.push_async_callback(blobs.close)
         await _claim_deployment(database, blobs, settings, ids, clock)
         notifier = Notifier(database)
         await notifier.start()
         stack.push_async_callback(notifier.stop)
         live = LiveHub(notifier)
-
-        def changed(ref: MailboxRef, modseq: int) -> None:
-            live.changed(ref.mailbox_id, modseq)
-
-        mailboxes = Mailboxes(database, blobs, clock, ids, changed)
+        mailboxes = Mailboxes(
+            database, blobs, clock, ids, changed=lambda ref, modseq: live.changed(ref.mailbox_id, modseq)
+        )
         passwords = Passwords()
         stack.callback(passwords.close)
         verifier = KeyVerifier(database, clock, secrets.key_pepper)
         announce = IdentityAnnouncer(ids)
-
-        def directory_changed(what: str) -> None:
-            notifier.hint(DIRECTORY_CHANNEL, what)
-
-        identities = Identities(
-            database,
-            ids,
-            clock,
-            secrets.hash_key,
-            _mailbox_factory(mailboxes, settings.limits.mailbox_quota),
-            announce,
-            directory_changed,
-        )
+        directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
+        mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
+        identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
         yield Core(
             settings=settings,
             secrets=secrets,
@@ -174,6 +149,28 @@ async def open_core(
             announce=announce,
             directory_changed=directory_changed,
         )
+
+
+def _database(settings: Settings, url: str) -> Database:
+    return Database(
+        url,
+        min_size=min(settings.database.min_connections, settings.database.max_connections),
+        max_size=pool_size(settings, bundled=not settings.database.url),
+        acquire_timeout=settings.database.acquire_timeout_secs,
+        application_name=f"postroom {settings.server.node_id}",
+    )
+
+
+def _store(settings: Settings, clock: Clock, *, writing_process: bool) -> MaildirStore:
+    return MaildirStore(
+        settings.server.data_dir,
+        write_threads=settings.storage.write_threads,
+        read_threads=settings.storage.read_threads,
+        sync_threads=settings.storage.sync_threads,
+        writing_process=writing_process,
+        fsync=settings.storage.fsync_on_write,
+        clock=clock,
+    )
 
 
 async def _claim_deployment(

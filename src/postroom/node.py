@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -16,7 +17,7 @@ from postroom.accounts.service.sign_in import SignIn, ThrottlePolicy
 from postroom.accounts.service.upkeep import Upkeep
 from postroom.app import DIRECTORY_CHANNEL, Core
 from postroom.base import log as base_log
-from postroom.base.settings_tree import Role
+from postroom.base.settings_tree import LimitSettings, Role
 from postroom.blobs.store import StorageError
 from postroom.db import DatabaseUnavailable, Listener, Migrator, is_transient
 from postroom.db.statistics import analyze_grown
@@ -37,9 +38,10 @@ from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.servers.http.app import create_http
 from postroom.servers.http.cursors import CursorKey, CursorKeys
-from postroom.servers.http.listener import HttpListener
+from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.services import About, HttpServices
-from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
+from postroom.servers.imap import ImapConfig, ImapListener, ImapServices, ImapShared
+from postroom.servers.limits import MemoryBudget
 from postroom.servers.smtp import ListenerLimits, MxListener
 from postroom.smtp.envelope import Refusal, SessionInfo
 from postroom.smtp.replies import Reply
@@ -53,6 +55,11 @@ RESTART_SECONDS: Final = 1.0
 """After which background work is begun anew that the database let down."""
 CANCEL_SECONDS: Final = 0.5
 """After which a task that goes on is cancelled once more."""
+CERTIFICATE_SECONDS: Final = 60.0
+"""How often it is looked whether the certificate's files changed."""
+MEMORY_BUDGET: Final = 256 * 1024 * 1024
+"""Octets of messages that all SMTP and IMAP connections of a process hold together."""
+LEAST_CONNECTIONS_PER_IP: Final = 4
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
@@ -83,10 +90,22 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []
         self._hints: Listener | None = None
         limits = core.settings.limits
+        self.shares = divided(limits, core.settings.server.processes)
+        self.budget = MemoryBudget(MEMORY_BUDGET)
+        self._context: ssl.SSLContext | None = None
+        self._certificate: tls.CertificateFiles | None = None
+        self._imap_shared: ImapShared | None = None
         self.parser = Parser()
         self.indexer = WordIndexer(core.database, core.clock, core.blobs.get_many)
-        self.ingest = Ingest(core.database, core.blobs, core.clock, committed=self._committed)
-        self.directory = Directory(core.database, core.clock, core.settings.platform_domain)
+        self.ingest = Ingest(
+            core.database, core.blobs, core.clock, committed=self._committed, broken=lambda: self.failed.set()
+        )
+        self.directory = Directory(
+            core.database,
+            core.clock,
+            core.settings.platform_domain,
+            security_contact=core.settings.security_contact or None,
+        )
         self.local_domains = LocalDomains(core.database, core.clock)
         self.addresses = Addresses(
             core.database, core.ids, core.clock, core.secrets.hash_key, core.announce, core.directory_changed
@@ -115,6 +134,7 @@ class Node:
             await made.start(host or None, port, reuse_port=self._reuse_port)
             self._listeners[name] = made
             log.info("listening", role=name, port=made.port)
+        self._work(self._follow_certificate, "certificate")
 
     async def drain(self) -> None:
         """Stop within about `server.shutdown_timeout_secs`."""
@@ -130,7 +150,7 @@ class Node:
 
     def _make_listeners(self) -> Iterator[tuple[str, str, int, Serving]]:
         settings = self.core.settings
-        context = self._tls()
+        context = self._context = self._tls()
         if Role.SMTP in self._roles and settings.smtp.enabled:
             yield "smtp", settings.smtp.host, settings.smtp.port, self._mx(context)
         if Role.IMAP in self._roles and settings.imap.enabled:
@@ -144,6 +164,8 @@ class Node:
 
     def _tls(self) -> ssl.SSLContext:
         settings = self.core.settings
+        if settings.tls.cert_path is not None and settings.tls.key_path is not None:
+            self._certificate = tls.CertificateFiles(settings.tls.cert_path, settings.tls.key_path)
         found = tls.certificate(
             settings.tls.cert_path,
             settings.tls.key_path,
@@ -175,9 +197,9 @@ class Node:
             postmaster_domain=settings.platform_domain,
         )
         limits = ListenerLimits(
-            max_connections=settings.limits.max_connections,
-            max_connections_per_ip=settings.limits.max_connections_per_ip,
-            command_rate=settings.limits.smtp_rate_limit,
+            max_connections=self.shares.max_connections,
+            max_connections_per_ip=self.shares.max_connections_per_ip,
+            command_rate=self.shares.command_rate,
             command_timeout=min(settings.smtp.command_timeout_secs, settings.limits.idle_timeout_secs),
             data_timeout=settings.smtp.data_timeout_secs,
         )
@@ -187,6 +209,7 @@ class Node:
             receive=receiver.receive,
             limits=limits,
             ssl_context=context,
+            budget=self.budget,
             now=self.core.clock.now,
         )
 
@@ -201,39 +224,37 @@ class Node:
         """Whose a header address is; nothing is asked about domains that are not ours."""
         if not await self.local_domains.has(address.rpartition("@")[2]):
             return None
-        found = await self.directory.resolve(address)
-        return None if isinstance(found, DirectoryRefusal) else found
+        return await self.directory.owner_of(address)
 
     def _imap(self, context: ssl.SSLContext, *, implicit: bool) -> ImapListener:
         core = self.core
         settings = core.settings
-        return ImapListener(
-            ImapServices(
-                database=core.database,
-                blobs=core.blobs,
-                clock=core.clock,
-                ids=core.ids,
-                mailboxes=core.mailboxes,
-                live=core.live,
-                ingest=self.ingest,
-                parser=self.parser,
-                sign_in=SignIn(
-                    core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
-                ),
+        services = ImapServices(
+            database=core.database,
+            blobs=core.blobs,
+            clock=core.clock,
+            ids=core.ids,
+            mailboxes=core.mailboxes,
+            live=core.live,
+            ingest=self.ingest,
+            parser=self.parser,
+            sign_in=SignIn(
+                core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
             ),
-            ImapConfig(
-                hostname=settings.server.hostname,
-                banner=settings.imap.banner or "Postroom ready",
-                plaintext_auth=settings.allow_plaintext_auth,
-                idle_timeout=settings.imap.idle_timeout_secs,
-                max_idle=settings.imap.max_idle_secs,
-                max_append_size=settings.imap.max_append_size,
-                max_connections=settings.limits.max_connections,
-                max_connections_per_ip=settings.limits.max_connections_per_ip,
-            ),
-            context,
-            implicit_tls=implicit,
         )
+        config = ImapConfig(
+            hostname=settings.server.hostname,
+            banner=settings.imap.banner or "Postroom ready",
+            plaintext_auth=settings.allow_plaintext_auth,
+            idle_timeout=settings.imap.idle_timeout_secs,
+            max_idle=settings.imap.max_idle_secs,
+            max_append_size=settings.imap.max_append_size,
+            max_connections=self.shares.max_connections,
+            max_connections_per_ip=self.shares.max_connections_per_ip,
+        )
+        if self._imap_shared is None:
+            self._imap_shared = ImapShared.make(services, config, self.budget)
+        return ImapListener(services, config, context, implicit_tls=implicit, shared=self._imap_shared)
 
     def _http(self, context: ssl.SSLContext | None) -> HttpListener:
         core = self.core
@@ -255,7 +276,13 @@ class Node:
             store_ready=self._store_ready,
             migrated=self._migrated,
         )
-        return HttpListener(create_http(services), ids=core.ids, ssl_context=context, on_drain=services.stopping.set)
+        return HttpListener(
+            create_http(services),
+            ids=core.ids,
+            limits=HttpLimits(max_connections=self.shares.max_connections),
+            ssl_context=context,
+            on_drain=services.stopping.set,
+        )
 
     async def _store_ready(self) -> None:
         async with self.core.database.acquire() as conn:
@@ -289,6 +316,21 @@ class Node:
         while True:
             await upkeep.tick()
             await asyncio.sleep(UPKEEP_SECONDS)
+
+    async def _follow_certificate(self) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATE_SECONDS)
+            await self.renew_certificate()
+
+    async def renew_certificate(self) -> None:
+        """Use the configured certificate's files for connections to come if they changed; a pair that cannot be used
+        changes nothing (G1).
+        """
+        if self._certificate is None or self._context is None:
+            return
+        renewed = await asyncio.to_thread(self._certificate.renewed)
+        if renewed is not None:
+            tls.replace_certificate(self._context, renewed)
 
     def _periodic(self) -> list[Periodic]:
         core = self.core
@@ -333,6 +375,27 @@ class Node:
         if not task.cancelled():
             log.error("background_work_ended", work=task.get_name(), error=type(task.exception()).__name__)
             self.failed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What one process may take of the limits that hold for all processes of a machine together (B19)."""
+
+    max_connections: int
+    max_connections_per_ip: int
+    command_rate: int
+
+
+def divided(limits: LimitSettings, processes: int) -> Shares:
+    """The limits of one process of several. Connections are not spread evenly: one address may always have a few, and
+    never more than there may be at all.
+    """
+    per_ip = max(limits.max_connections_per_ip // processes, LEAST_CONNECTIONS_PER_IP)
+    return Shares(
+        max_connections=max(limits.max_connections // processes, 1),
+        max_connections_per_ip=min(per_ip, limits.max_connections_per_ip),
+        command_rate=max(limits.smtp_rate_limit // processes, 1),
+    )
 
 
 async def refresh_links(core: Core) -> None:

@@ -66,6 +66,7 @@ class House:
         self.sign_in = SignIn(self.db, self.clock, self.passwords, self.verifier, HASH_KEY)
 
     async def tenant(self, slug: str, **changes: object) -> Tenant:
+        # The fields of a test are checked by it.
         return await self.tenants.create(NewTenant(slug=slug, name=slug, **changes))  # type: ignore[arg-type]
 
     async def identity(self, tenant: Tenant, username: str, kind: IdentityKind = IdentityKind.AGENT) -> Identity:

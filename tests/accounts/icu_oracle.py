@@ -38,7 +38,7 @@ class Icu:
             raise OSError("ICU has no spoof checker")
 
     def _call(self, library: ctypes.CDLL, name: str) -> ctypes._NamedFuncPointer:
-        return getattr(library, name + self._suffix)  # type: ignore[no-any-return]
+        return getattr(library, name + self._suffix)  # type: ignore[no-any-return] # ctypes types its functions by name
 
     def unicode_version(self) -> str:
         out = (ctypes.c_uint8 * 4)()

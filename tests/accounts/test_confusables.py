@@ -16,7 +16,7 @@ ASCII_NAMES = st.text(alphabet="abcdefghijklmnopqrstuvwxyz0123456789.-_", min_si
 ANY = st.text(max_size=60)
 
 
-@pytest.mark.covers("A4")
+@pytest.mark.covers("edge:A4")
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -75,7 +75,7 @@ def test_the_fold_has_a_limit() -> None:
         ("한국漢字", False),
     ],
 )
-@pytest.mark.covers("A4")
+@pytest.mark.covers("edge:A4")
 def test_mixed_scripts(text: str, mixed: bool) -> None:
     assert is_mixed_script(text) is mixed
 

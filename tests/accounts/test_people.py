@@ -51,7 +51,7 @@ async def test_names_are_of_any_script(house: House) -> None:
         assert (await house.people.create(NewPerson(name))).display_name == name
 
 
-@pytest.mark.covers("A2", "FR-KEY-3")
+@pytest.mark.covers("decisions:A2", "FR-KEY-3")
 async def test_a_tenant_touches_only_people_who_are_wholly_its_own(house: House) -> None:
     acme, other = await house.tenant("acme"), await house.tenant("other")
     box = await house.identity(acme, "box", IdentityKind.PERSON)

@@ -40,7 +40,7 @@ async def alice(house: House) -> Identity:
     return identity
 
 
-@pytest.mark.covers("D1", "F1")
+@pytest.mark.covers("mail-server:D1", "mail-server:F1")
 async def test_the_address_selects_the_mailbox(house: House, alice: Identity) -> None:
     principal = await house.sign_in.sign_in(" Alice@Agents.Example ", RIGHT, "192.0.2.1")
     assert isinstance(principal, Principal)
@@ -51,7 +51,7 @@ async def test_the_address_selects_the_mailbox(house: House, alice: Identity) ->
     assert not principal.may(Permission.KEYS_MANAGE)
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_aliases_open_the_same_mailbox_until_they_are_retired(house: House, alice: Identity) -> None:
     async with house.db.acquire() as conn:
         for status in ("active", "retiring", "pending", "retired"):
@@ -100,7 +100,7 @@ async def test_every_failure_looks_the_same(house: House, alice: Identity) -> No
     assert await house.sign_in.sign_in(ALICE, RIGHT, "192.0.2.1") == INVALID
 
 
-@pytest.mark.covers("F3")
+@pytest.mark.covers("mail-server:F3")
 async def test_ten_failures_lock_an_account_for_fifteen_minutes(house: House, alice: Identity) -> None:
     for attempt in range(10):
         assert await house.sign_in.sign_in(ALICE, WRONG, f"192.0.2.{attempt}") == INVALID
@@ -119,7 +119,7 @@ async def test_ten_failures_lock_an_account_for_fifteen_minutes(house: House, al
     assert isinstance(await house.sign_in.sign_in(ALICE, RIGHT, "198.51.100.1"), Principal)
 
 
-@pytest.mark.covers("F3")
+@pytest.mark.covers("mail-server:F3")
 async def test_success_resets_the_account(house: House, alice: Identity) -> None:
     for _ in range(3):
         for attempt in range(9):
@@ -127,7 +127,7 @@ async def test_success_resets_the_account(house: House, alice: Identity) -> None
         assert isinstance(await house.sign_in.sign_in(ALICE, RIGHT, "198.51.100.1"), Principal)
 
 
-@pytest.mark.covers("F3")
+@pytest.mark.covers("mail-server:F3")
 async def test_a_network_is_locked_before_anything_is_hashed(
     house: House, alice: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +176,7 @@ async def test_an_unknown_account_costs_a_hash(house: House, alice: Identity, mo
         assert len(costs) == 1
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_an_agents_password_is_its_own_key(house: House, alice: Identity) -> None:
     tenant = await house.tenants.get(alice.tenant_public_id)
     bot, other = await house.identity(tenant, "bot"), await house.identity(tenant, "other")

@@ -36,7 +36,7 @@ async def test_another_deployment_is_refused(
         await ensure_deployment(db, ids, clock, store, domain)
 
 
-@pytest.mark.covers("D12", "FR-TEN-1")
+@pytest.mark.covers("edge:D12", "FR-TEN-1")
 async def test_suffixes_keep_tenants_apart(house: House) -> None:
     default = await house.tenant("main", is_default=True)
     acme = await house.tenant("acme")
@@ -69,7 +69,7 @@ async def test_tenants_are_read_and_paged(house: House) -> None:
         await house.tenants.get("ten_01J9Z3K8V4QW7X2M5N6P8R0T1Y")
 
 
-@pytest.mark.covers("FR-TEN-3", "A7")
+@pytest.mark.covers("FR-TEN-3", "edge:A7")
 async def test_suspension_pauses_what_was_active_and_resuming_reverses_only_that(house: House) -> None:
     tenant = await house.tenant("acme")
     running, resting = await house.identity(tenant, "running"), await house.identity(tenant, "resting")

@@ -56,9 +56,9 @@ def test_unknown_code_is_a_programming_error() -> None:
 
 def test_the_table_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
-        ERRORS["new"] = ENTRIES[0]  # type: ignore[index]
+        ERRORS["new"] = ENTRIES[0]  # type: ignore[index] # that it cannot be changed is the test
     with pytest.raises(AttributeError):
-        ENTRIES[0].status = 200  # type: ignore[misc]
+        ENTRIES[0].status = 200  # type: ignore[misc] # the same
 
 
 def test_errors_survive_being_pickled() -> None:

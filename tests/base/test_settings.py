@@ -25,7 +25,7 @@ def problems(overrides: dict[str, object] | None = None, toml: Path | None = Non
     return caught.value.problems
 
 
-@pytest.mark.covers("D1", "D13", "D21", "D23")
+@pytest.mark.covers("decisions:D1", "decisions:D13", "decisions:D21", "decisions:D23")
 def test_defaults() -> None:
     settings = load(environ=BASE)
     assert settings.allow_plaintext_auth is PlaintextAuth.LOOPBACK
@@ -39,7 +39,7 @@ def test_defaults() -> None:
     assert settings.database.url == ""
 
 
-@pytest.mark.covers("D13", "H1")
+@pytest.mark.covers("decisions:D13", "mail-server:H1")
 def test_precedence(tmp_path: Path) -> None:
     toml = tmp_path / "postroom.toml"
     toml.write_text('platform_domain = "file.example"\n[smtp]\nport = 1025\n[imap]\nport = 1587\nimaps_port = 1465\n')
@@ -52,7 +52,7 @@ def test_precedence(tmp_path: Path) -> None:
     assert (settings.smtp.port, settings.imap.port, settings.imap.imaps_port) == (1025, 2587, 3465)
 
 
-@pytest.mark.covers("D13", "H1")
+@pytest.mark.covers("decisions:D13", "mail-server:H1")
 @pytest.mark.parametrize(
     ("name", "value", "found"),
     [
@@ -121,7 +121,7 @@ def test_all_problems_come_at_once_with_key_source_and_want(tmp_path: Path) -> N
     assert "canary" not in text
 
 
-@pytest.mark.covers("A1", "A7", "H2")
+@pytest.mark.covers("mail-server:A1", "mail-server:A7", "mail-server:H2")
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
@@ -205,7 +205,7 @@ def test_masked_hides_passwords_in_urls() -> None:
     assert dump["smtp"]["port"] == 25
 
 
-@pytest.mark.covers("D13")
+@pytest.mark.covers("decisions:D13")
 def test_where_files_are(tmp_path: Path) -> None:
     assert find_config({"POSTROOM_CONFIG": "/x/y.toml"}, tmp_path) == Path("/x/y.toml")
     (tmp_path / "postroom.toml").touch()

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from benchmarks.common import Row, row
 from rich.console import Console
 
 from benchmarks import __main__ as frame
+from benchmarks.common import Row, row
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_table_shows_figures_of_both(named: str) -> None:
     console.print(
         frame.table([frame.Outcome("one", 1.0, (0.0, 0.0), rows), frame.Outcome("two", 1.0, (0.0, 0.0), [], "x")])
     )
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = console.file.getvalue()  # type: ignore[attr-defined] # the file is the StringIO above
     for piece in ("one", "work", "1,235", "≥ 1,000", "yes", "617.3", "2.00", named, "[cost]", "two", "FAILED: x"):
         assert piece in text
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
+
+from benchmarks import peers
 from benchmarks.common import DOMAIN, Server, free_ports, is_in_memory
 from benchmarks.smtp_in import Ours, Theirs
 from benchmarks.smtp_load import BOXES, Corpus, Feeder
-
-from benchmarks import peers
 
 
 @pytest.fixture

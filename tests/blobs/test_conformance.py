@@ -113,10 +113,10 @@ async def test_a_stream_may_be_left_early(store: BlobStore) -> None:
     await store.put(raw(1), bytes(100))
     stream = store.stream(raw(1), 10)
     assert await anext(stream) == bytes(10)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()  # type: ignore[attr-defined] # every store's stream is a generator
 
 
-@pytest.mark.covers("B5", "E2")
+@pytest.mark.covers("decisions:B5", "mail-server:E2")
 async def test_many_groups_with_many_keys(store: BlobStore) -> None:
     groups = [
         PutGroup((b"Received: x\r\n", memoryview(b"Subject: %d\r\n\r\n" % n)), (raw(n), raw(n, SECOND), raw(n)))
@@ -130,7 +130,7 @@ async def test_many_groups_with_many_keys(store: BlobStore) -> None:
     assert await store.put_many([]) == []
 
 
-@pytest.mark.covers("B15", "E2")
+@pytest.mark.covers("decisions:B15", "mail-server:E2")
 async def test_a_bad_group_fails_alone(store: BlobStore) -> None:
     results = await store.put_many(
         [
@@ -242,7 +242,7 @@ async def test_listing_in_order_by_prefix_and_page(store: BlobStore) -> None:
     assert await store.list(limit=0) == []
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("decisions:B5")
 async def test_marker(store: BlobStore) -> None:
     with pytest.raises(MarkerMismatch):
         await store.check_marker("store-1")
@@ -256,14 +256,14 @@ async def test_marker(store: BlobStore) -> None:
     assert await store.list() == []
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("decisions:B5")
 async def test_a_store_with_blobs_is_never_claimed(store: BlobStore) -> None:
     await store.put(raw(1), b"x")
     with pytest.raises(MarkerMismatch):
         await store.check_marker("store-1", create=True)
 
 
-@pytest.mark.covers("J1")
+@pytest.mark.covers("edge:J1")
 async def test_failed_groups_are_tried_again_and_no_others() -> None:
     class Flaky(ObjectStore):
         def __init__(self, failures: int) -> None:

@@ -39,7 +39,7 @@ def write_and_kill(root: Path, seed: int) -> list[str]:
     return [key for line in lines if line.endswith(b"\n") for key in line.decode().split()]
 
 
-@pytest.mark.covers("E2", "J1", "B5")
+@pytest.mark.covers("mail-server:E2", "edge:J1", "decisions:B5")
 async def test_kill_at_random_points(tmp_path: Path) -> None:
     root = tmp_path / "blobs"
     acknowledged: list[str] = []

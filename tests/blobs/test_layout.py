@@ -24,7 +24,7 @@ ANY_KEY = st.one_of(KEYS, mail_keys("raw"), mail_keys("out"))
 HOSTILE = st.text(st.sampled_from("./\\a\0\n-_~%:é\udc80"), max_size=40)
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 @given(st.one_of(HOSTILE, st.text(max_size=60)))
 def test_no_text_escapes_from_the_root(text: str) -> None:
     try:
@@ -36,7 +36,7 @@ def test_no_text_escapes_from_the_root(text: str) -> None:
     assert os.path.dirname(path) == directory
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 @pytest.mark.parametrize(
     "text",
     [
@@ -79,7 +79,7 @@ def test_different_keys_have_different_paths(one: str, other: str) -> None:
     assert (relative_path(one) == relative_path(other)) == (one == other)
 
 
-@pytest.mark.covers("B5", "E1")
+@pytest.mark.covers("decisions:B5", "mail-server:E1")
 @given(ULID, ULID, ULID)
 def test_mail_has_a_fixed_name_in_the_maildir_of_its_identity(tenant: str, identity: str, message: str) -> None:
     owner = f"ten_{tenant}", f"idn_{identity}"
@@ -98,7 +98,7 @@ def test_other_files_of_a_maildir_have_no_key() -> None:
         assert mail_key("ten", "idn", name) is None
 
 
-@pytest.mark.covers("B5", "E2")
+@pytest.mark.covers("decisions:B5", "mail-server:E2")
 @given(st.text(max_size=64), st.text(max_size=64))
 def test_addresses_stay_where_they_belong(domain: str, local: str) -> None:
     try:

@@ -37,7 +37,7 @@ def staged(store: MaildirStore) -> list[str]:
     return os.listdir(store.root / "tmp")
 
 
-@pytest.mark.covers("B5", "E1")
+@pytest.mark.covers("decisions:B5", "mail-server:E1")
 async def test_an_identity_has_a_real_maildir(store: MaildirStore) -> None:
     await store.put(raw(1), b"Subject: hello\r\n\r\nbody\r\n")
     directory = store.root / "mail" / TENANT / IDENTITY
@@ -47,7 +47,7 @@ async def test_an_identity_has_a_real_maildir(store: MaildirStore) -> None:
     assert [message["Subject"] for message in reader] == ["hello"]
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("decisions:B5")
 async def test_recipients_share_one_file(store: MaildirStore) -> None:
     assert await store.put_many([PutGroup((b"a", b"b"), (raw(1), raw(2, SECOND), raw(3)))]) == [None]
     files = [store.path(key).stat() for key in (raw(1), raw(2, SECOND), raw(3))]
@@ -58,7 +58,7 @@ async def test_recipients_share_one_file(store: MaildirStore) -> None:
     assert store.path(raw(4)).stat().st_nlink == 4
 
 
-@pytest.mark.covers("E1")
+@pytest.mark.covers("mail-server:E1")
 async def test_nobody_else_may_look(store: MaildirStore) -> None:
     old = os.umask(0)
     try:
@@ -106,7 +106,7 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
     return Trace(monkeypatch)
 
 
-@pytest.mark.covers("E2", "J1")
+@pytest.mark.covers("mail-server:E2", "edge:J1")
 @pytest.mark.parametrize("count", [1, 5, SLICE + 3])
 async def test_order_of_a_durable_write(store: MaildirStore, trace: Trace, count: int) -> None:
     groups = [PutGroup((b"x",), (raw(n), raw(n, SECOND)) if n % 2 else (raw(n),)) for n in range(count)]
@@ -127,7 +127,7 @@ async def test_order_of_a_durable_write(store: MaildirStore, trace: Trace, count
             assert ("fsync", os.path.dirname(path)) in calls[i:], "a new directory's parent is made durable too"
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 async def test_directories_are_made_once(store: MaildirStore, trace: Trace) -> None:
     await store.put(raw(1), b"x")
     trace.calls.clear()
@@ -135,7 +135,7 @@ async def test_directories_are_made_once(store: MaildirStore, trace: Trace) -> N
     assert [name for name, _ in trace.calls] == ["writev", "fsync", "rename", "fsync"]
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 async def test_one_wait_for_each_directory_of_a_batch(store: MaildirStore, trace: Trace) -> None:
     await store.put(raw(0), b"x")
     trace.calls.clear()
@@ -144,7 +144,7 @@ async def test_one_wait_for_each_directory_of_a_batch(store: MaildirStore, trace
     assert [call for call in trace.calls if call == ("fsync", directory)] == [("fsync", directory)]
 
 
-@pytest.mark.covers("E2", "J1")
+@pytest.mark.covers("mail-server:E2", "edge:J1")
 @pytest.mark.parametrize("call", ["writev", "fsync", "rename", "link"])
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, StorageError)]
@@ -178,7 +178,7 @@ async def test_a_failing_disk_fails_the_group_and_leaves_nothing(
     assert await store.put_many(groups) == [None] * 4
 
 
-@pytest.mark.covers("E2", "J1")
+@pytest.mark.covers("mail-server:E2", "edge:J1")
 async def test_a_directory_that_cannot_be_synced_fails_its_groups_only(store: MaildirStore, trace: Trace) -> None:
     await store.put_many([PutGroup((b"x",), (raw(90), raw(90, SECOND)))])
     bad = str(store.path(raw(1, SECOND)).parent)
@@ -206,7 +206,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.covers("E2", "J1")
+@pytest.mark.covers("mail-server:E2", "edge:J1")
 async def test_a_really_full_disk(small_disk: Path) -> None:
     store = MaildirStore(small_disk / "blobs")
     results = await store.put_many([PutGroup((bytes(40_000),), (raw(n),)) for n in range(10)])
@@ -220,7 +220,7 @@ async def test_a_really_full_disk(small_disk: Path) -> None:
     await store.close()
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 async def test_symbolic_links_are_not_followed(store: MaildirStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -275,7 +275,7 @@ async def test_short_writes_are_continued(store: MaildirStore, monkeypatch: pyte
     assert await store.get(raw(1)) == b"0123456789" * 5 + b"abcdefghijk"
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 async def test_sweep(store: MaildirStore, tmp_path: Path) -> None:
     other = store.root / "tmp" / "000000000000-1"
     other.write_bytes(b"half")
@@ -288,7 +288,7 @@ async def test_sweep(store: MaildirStore, tmp_path: Path) -> None:
     await late.close()
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("decisions:B5")
 async def test_two_stores_that_start_together_agree_on_one_marker(store: MaildirStore) -> None:
     other = MaildirStore(store.root)
     await store.check_marker("one", create=True)
@@ -297,7 +297,7 @@ async def test_two_stores_that_start_together_agree_on_one_marker(store: Maildir
     await other.close()
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("decisions:B5")
 async def test_addresses_lead_to_the_maildir(store: MaildirStore) -> None:
     await store.put(raw(1), b"x")
     await store.put(raw(2, SECOND), b"y")

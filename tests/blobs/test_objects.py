@@ -53,7 +53,7 @@ def over(server: Server, timeout: float) -> ObjectStore:
     )
 
 
-@pytest.mark.covers("J1")
+@pytest.mark.covers("edge:J1")
 async def test_silence_ends_in_an_error(server: Server) -> None:
     store = over(server, 0.1)
     with pytest.raises(StorageError, match="timeout"):
@@ -62,7 +62,7 @@ async def test_silence_ends_in_an_error(server: Server) -> None:
     assert isinstance(result, StorageError)
 
 
-@pytest.mark.covers("J1")
+@pytest.mark.covers("edge:J1")
 async def test_errors_of_the_far_end_are_ours_and_tell_no_addresses(server: Server) -> None:
     server.status = "403 Forbidden"
     store = over(server, 30)

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.cli.driver import DOMAIN, Cli
 
 from postroom.base import log as base_log
+from tests.cli.driver import DOMAIN, Cli
 
 
 @pytest.fixture

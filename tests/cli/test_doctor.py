@@ -18,11 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.cli.driver import Cli
 
 from postroom.base.settings import load
 from postroom.cli import checks
 from postroom.cli.checks import Status
+from tests.cli.driver import Cli
 
 NAMES = ["configuration", "data_dir", "secrets", "database", "migrations", "storage"]
 PORTS = ["port.smtp", "port.imap", "port.http"]
@@ -49,7 +49,7 @@ def statuses(document: dict[str, list[dict[str, str]]]) -> dict[str, str]:
     return {check["name"]: check["status"] for check in document["checks"]}
 
 
-@pytest.mark.covers("H4", "C9")
+@pytest.mark.covers("mail-server:H4", "cli-config-ops:C9")
 def test_a_deployment_in_order(cli: Cli, ports: dict[str, int]) -> None:
     cli.json("tenant", "create", "acme")
     document = cli.json("doctor")
@@ -64,7 +64,7 @@ def test_a_deployment_in_order(cli: Cli, ports: dict[str, int]) -> None:
     assert cli("doctor", "--quiet").out == "warn\n"
 
 
-@pytest.mark.covers("C9")
+@pytest.mark.covers("cli-config-ops:C9")
 def test_every_failure_has_a_fix_and_the_exit_code_is_12(
     cli: Cli, ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,7 @@ def test_nothing_is_set_up_yet(bare: Cli, ports: dict[str, int]) -> None:
     assert not bare.data_dir.exists()
 
 
-@pytest.mark.covers("C9")
+@pytest.mark.covers("cli-config-ops:C9")
 def test_bad_settings_fail_the_doctor_not_the_command(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_SMTP_PORT", "many")
     result = bare("doctor", "--json")
@@ -213,7 +213,7 @@ def test_a_healthy_server(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         assert bare("healthcheck", "--url", url).code == 0
 
 
-@pytest.mark.covers("A3", "A5")
+@pytest.mark.covers("cli-config-ops:A3", "cli-config-ops:A5")
 @pytest.mark.parametrize("status", [404, 500, 503, 204])
 def test_an_unwell_server(bare: Cli, status: int) -> None:
     with answering(status, b"") as url:

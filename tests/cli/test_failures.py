@@ -20,7 +20,7 @@ from postroom.cli.output import Mode, Output
 from postroom.db import DatabaseUnavailable, MigrationError, PostgresLaunchError
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
@@ -43,7 +43,7 @@ def test_every_code_of_the_table_has_an_exit_code() -> None:
         assert failure.exit in range(4, 10)
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 @pytest.mark.parametrize(
     ("error", "code", "exit"),
     [

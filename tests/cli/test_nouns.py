@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.cli.driver import PASSWORD, Cli
 
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level
+from tests.cli.driver import PASSWORD, Cli
 
 
 def test_tenants(cli: Cli) -> None:
@@ -27,7 +27,7 @@ def test_tenants(cli: Cli) -> None:
     assert "SLUG" in table
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 def test_api_errors_have_their_exit_codes(cli: Cli) -> None:
     cli.json("tenant", "create", "acme")
     taken = cli("tenant", "create", "acme", "--json")

@@ -20,7 +20,7 @@ def make(mode: Mode) -> tuple[Output, io.StringIO, io.StringIO]:
     return Output(mode, out, err), out, err
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 def test_controls_are_replaced_and_reordering_is_spelled_out() -> None:
     assert clean(EVIL) == "a\ufffd[2Jb\ufffdc\ufffd<U+202E>gpj.exe<U+200B><U+2066>x<U+FEFF>"
     assert clean("line\n\ttab") == "line\n\ttab"
@@ -58,7 +58,7 @@ def test_cells_of_other_things() -> None:
     ]
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3", "FR-CLI-1")
 def test_one_document_with_json() -> None:
     output, out, err = make(Mode.JSON)
     output.line("a step")

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.driver import Cli
 
 from postroom import __version__
 from postroom.cli import program
 from postroom.cli.program import COMMANDS
+from tests.cli.driver import Cli
 
 VERBS = {
     "tenant": ("create", "list"),
@@ -36,13 +36,14 @@ def test_every_noun_helps(bare: Cli, name: str) -> None:
     assert "Usage:" in result.out
 
 
+@pytest.mark.covers("FR-CLI-1")
 def test_help_lists_every_command(bare: Cli) -> None:
     result = bare("--help")
     assert result.code == 0
     assert all(name in result.out for name in COMMANDS)
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 @pytest.mark.parametrize(
     "argv",
     [
@@ -92,7 +93,7 @@ def test_version(bare: Cli) -> None:
     assert bare("version").out.startswith(f"postroom {__version__}, schema 0")
 
 
-@pytest.mark.covers("H4")
+@pytest.mark.covers("mail-server:H4")
 def test_config_is_shown_and_checked(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_DATABASE_URL", "postgresql://joe:geheim@db.example/postroom")
     shown = bare.json("config", "show")
@@ -104,7 +105,7 @@ def test_config_is_shown_and_checked(bare: Cli, monkeypatch: pytest.MonkeyPatch)
     assert "POSTROOM_NONSENSE" in bare("config", "check").err
 
 
-@pytest.mark.covers("A3", "H4")
+@pytest.mark.covers("cli-config-ops:A3", "mail-server:H4")
 @pytest.mark.parametrize("command", [("config", "check"), ("config", "show"), ("serve", "--check"), ("tenant", "list")])
 def test_bad_settings_are_exit_3_with_everything_that_is_wrong(
     bare: Cli, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

@@ -6,6 +6,7 @@ import asyncio
 
 import asyncpg
 import pytest
+
 from tests.cli.driver import Cli
 
 _ROWS = """
@@ -26,7 +27,7 @@ def execute(url: str, statement: str) -> None:
     asyncio.run(inner())
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("decisions:B1")
 def test_work_is_counted_shown_and_retried(cli: Cli, database_url: str) -> None:
     cli.json("tenant", "create", "acme")
     execute(database_url, _ROWS)
@@ -65,7 +66,7 @@ def test_the_first_command_makes_the_schema(bare: Cli, monkeypatch: pytest.Monke
     assert bare.json("tenant", "create", "acme")["slug"] == "acme"
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 def test_a_database_that_is_away_is_exit_10(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_DATABASE_URL", "postgresql://postroom@127.0.0.1:1/postroom")
     for command in (("tenant", "list"), ("tenant", "create", "acme"), ("migrate",)):

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from tests.cli.driver import DEADLINE, PASSWORD, clean_environment, free_base, run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bundled PostgreSQL needs Linux")
@@ -54,7 +55,7 @@ def wait_until_healthy(base: int) -> None:
         assert time.monotonic() < deadline, "the server does not come up"
 
 
-@pytest.mark.covers("A5", "H4", "B17")
+@pytest.mark.covers("cli-config-ops:A5", "mail-server:H4", "decisions:B17")
 def test_commands_beside_a_server(place: tuple[Path, int]) -> None:
     data_dir, base = place
     env = clean_environment()
@@ -82,7 +83,7 @@ def test_commands_beside_a_server(place: tuple[Path, int]) -> None:
     assert not (data_dir / "postgres" / "data" / "postmaster.pid").exists()
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19")
 def test_several_processes_under_one_supervisor(place: tuple[Path, int]) -> None:
     data_dir, base = place
     with serving(data_dir, "--processes", "2", "--roles", "http,worker") as server:
@@ -92,7 +93,7 @@ def test_several_processes_under_one_supervisor(place: tuple[Path, int]) -> None
     assert server.returncode == 0
 
 
-@pytest.mark.covers("B17")
+@pytest.mark.covers("decisions:B17")
 def test_commands_without_a_server_take_turns(place: tuple[Path, int]) -> None:
     data_dir, _ = place
     at = ("--data-dir", str(data_dir))
@@ -109,7 +110,7 @@ def test_commands_without_a_server_take_turns(place: tuple[Path, int]) -> None:
     assert {one["id"] for one in listed} == {text.strip() for text in made}
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 def test_an_interrupted_command_stops_what_it_started(place: tuple[Path, int]) -> None:
     data_dir, _ = place
     argv = [sys.executable, "-m", "postroom", "migrate", "--json", "--data-dir", str(data_dir)]
@@ -130,7 +131,7 @@ def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.covers("A3")
+@pytest.mark.covers("cli-config-ops:A3")
 def test_a_person_is_asked_for_the_password_twice(database_url: str, tmp_path: Path) -> None:
     env = clean_environment(
         POSTROOM_ENV="local",

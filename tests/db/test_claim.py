@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from postroom.db import Claim, ClaimSpec, Database, Finish, Retry, queue
 from postroom.db.claim import MAX_CLAIM, WORKER_LOST
 
-pytestmark = pytest.mark.covers("B1")
+pytestmark = pytest.mark.covers("decisions:B1")
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -314,7 +314,7 @@ async def test_a_group_is_never_split_between_workers(work: Database) -> None:
 def test_specs_take_plain_names_only(broken: dict[str, object]) -> None:
     sound: dict[str, object] = {"table": "work", "keys": {"id": "bigint"}, "lease": LEASE, "max_attempts": 1}
     with pytest.raises(ValueError):
-        ClaimSpec(**{**sound, **broken})  # type: ignore[arg-type]
+        ClaimSpec(**{**sound, **broken})  # type: ignore[arg-type] # wrong values are the test
 
 
 STEPS = st.lists(

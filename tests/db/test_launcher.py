@@ -3,7 +3,6 @@ root.
 """
 
 # Blocking file and process calls are fine where nothing else runs in the loop; servers are polled for, with a deadline.
-
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC240
 
 import asyncio
@@ -28,7 +27,7 @@ import postroom
 from postroom.db import Database, LocalPostgres, PostgresLaunchError, is_transient
 from postroom.db.cluster import MAX_SOCKET_PATH, SOCKET_NAME, Cluster
 
-pytestmark = pytest.mark.covers("B17")
+pytestmark = pytest.mark.covers("decisions:B17")
 
 AS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="another user's process needs root to be started")
@@ -90,6 +89,7 @@ async def make_server(data_dir: Path) -> AsyncIterator[MakeServer]:
 
     def make(**options: object) -> LocalPostgres:
         arguments: dict[str, object] = {"settings": FAST, "max_connections": 20, **options}
+        # Each case has its own arguments.
         server = LocalPostgres(arguments.pop("data_dir", data_dir), **arguments)  # type: ignore[arg-type]
         made.append(server)
         return server
@@ -321,7 +321,7 @@ def postroom_process(
         stdout=subprocess.PIPE,
         text=True,
         env={"PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path]), "PATH": os.environ["PATH"]},
-        **options,  # type: ignore[call-overload]
+        **options,  # type: ignore[call-overload] # of Popen
     )
     try:
         assert child.stdout is not None
@@ -400,12 +400,13 @@ async def test_watch_starts_a_killed_server_again(make_server: MakeServer) -> No
         pid = server.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
+        # No type is inferred for a default.
         await until(lambda pid=pid: server.pid not in (None, pid))  # type: ignore[misc]
         await answers(server)
         assert await query(server, "SELECT n FROM kept") == 42
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15", "NFR-REL-1")
 async def test_acknowledged_commits_survive_kills_under_load(make_server: MakeServer) -> None:
     server = make_server(watch=True)
     await server.start()
@@ -431,10 +432,12 @@ async def test_acknowledged_commits_survive_kills_under_load(make_server: MakeSe
         workers = [asyncio.create_task(load(n)) for n in range(4)]
         for _ in range(3):
             enough = len(acknowledged) + 200
+            # No type is inferred for a default.
             await until(lambda enough=enough: len(acknowledged) >= enough)  # type: ignore[misc]
             pid = server.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
+            # No type is inferred for a default.
             await until(lambda pid=pid: server.pid not in (None, pid))  # type: ignore[misc]
             await answers(server)
         ended.set()
@@ -563,7 +566,7 @@ def test_settings_that_would_open_the_server_are_refused(data_dir: Path, name: s
 
 
 @needs_root
-@pytest.mark.covers("B17")
+@pytest.mark.covers("decisions:B17")
 async def test_root_under_closed_parents_changes_no_mode(make_server: MakeServer) -> None:
     top = Path(tempfile.mkdtemp(prefix="pr-", dir="/root"))
     try:

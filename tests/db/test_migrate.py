@@ -10,7 +10,7 @@ import pytest
 from postroom.db import ConnectionTarget, Database, Migration, MigrationError, Migrator, packaged_migrations
 from postroom.db.migrate import read_migrations
 
-pytestmark = pytest.mark.covers("J9")
+pytestmark = pytest.mark.covers("edge:J9")
 
 FIRST = Migration(1, "people", "CREATE TABLE folk (n int); INSERT INTO folk VALUES (1);")
 SECOND = Migration(2, "more", "ALTER TABLE folk ADD COLUMN name text; INSERT INTO folk VALUES (2, 'two');")

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from postroom.db import ConnectionTarget, Database, Listener, LocalPostgres, Notifier
 from postroom.db.notify import MAX_KEY, MAX_PAYLOAD, decode_hints, encode_hints
 
-pytestmark = pytest.mark.covers("B13")
+pytestmark = pytest.mark.covers("decisions:B13")
 
 # Servers and peers are polled for, with a deadline.
-
 # ruff: noqa: ASYNC110, ASYNC240
 
 
@@ -131,9 +130,11 @@ async def test_a_terminated_listener_comes_back_and_says_so(db: Database) -> Non
     async with pair(db.target) as (notifier, listener, seen):
         for round_ in (1, 2, 3):
             assert await terminate(db.target, "LISTEN %") == 1
+            # No type is inferred for a default.
             await until(lambda round_=round_: seen.gaps == round_)  # type: ignore[misc]
             assert listener.listening
             notifier.hint("mailbox", 1, round_)
+            # No type is inferred for a default.
             await until(lambda round_=round_: ("1", round_) in seen.hints)  # type: ignore[misc]
 
 

@@ -40,7 +40,7 @@ async def test_sessions_are_set_up(db: Database) -> None:
         assert await connection.fetchval("SHOW application_name") == "postroom-tests"
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19")
 async def test_a_task_that_holds_a_connection_gets_no_second(db: Database) -> None:
     async with db.acquire() as outer:
         with pytest.raises(NestedAcquireError):
@@ -54,7 +54,7 @@ async def test_a_task_that_holds_a_connection_gets_no_second(db: Database) -> No
         assert await connection.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19")
 async def test_many_tasks_on_a_small_pool_all_get_through(database_url: str) -> None:
     async with Database(database_url, min_size=1, max_size=3, acquire_timeout=30) as database:
 
@@ -147,7 +147,7 @@ async def test_a_wrong_url_is_refused_for_good(database_url: str) -> None:
         assert not is_transient(caught.value)
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 async def test_a_backend_killed_inside_a_transaction(db: Database) -> None:
     async def lose() -> None:
         async with db.transaction() as connection:
@@ -164,7 +164,7 @@ async def test_a_backend_killed_inside_a_transaction(db: Database) -> None:
         assert await connection.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 async def test_a_session_that_ended_unnoticed_is_a_lost_connection(db: Database) -> None:
     async def lose() -> None:
         async with db.transaction() as connection:
@@ -185,7 +185,7 @@ async def test_a_session_that_ended_unnoticed_is_a_lost_connection(db: Database)
     assert not is_data_error(caught.value)
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 async def test_an_error_is_not_hidden_by_the_rollback_that_fails(db: Database) -> None:
     async def lose() -> None:
         async with db.transaction() as connection:
@@ -223,7 +223,7 @@ async def test_a_database_that_is_not_utf8_is_refused(postgres_url: str, databas
         await connection.close()
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -244,7 +244,7 @@ async def test_data_errors(db: Database, statement: str) -> None:
     assert not is_connection_lost(caught.value)
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 @pytest.mark.parametrize("value", ["not a number", 2**70])
 async def test_values_that_cannot_be_encoded_are_data_errors(db: Database, value: object) -> None:
     async with db.acquire() as connection:
@@ -254,7 +254,7 @@ async def test_values_that_cannot_be_encoded_are_data_errors(db: Database, value
     assert not is_connection_lost(caught.value)
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 async def test_strings_that_cannot_be_encoded_are_data_errors(db: Database) -> None:
     async with db.acquire() as connection:
         for value in ("lone \ud800 surrogate", "NUL \0 inside"):
@@ -264,7 +264,7 @@ async def test_strings_that_cannot_be_encoded_are_data_errors(db: Database) -> N
         assert await connection.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 async def test_deadlock_and_lock_timeout(database_url: str) -> None:
     one, two = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.cli.driver import DEADLINE, clean_environment, free_base, run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bundled PostgreSQL needs Linux")
@@ -59,7 +60,7 @@ def inbox(record: dict[str, Any]) -> int:
     return count
 
 
-@pytest.mark.covers("demo")
+@pytest.mark.covers("quality:demo")
 def test_a_demo_that_is_kept(tmp_path: Path) -> None:
     data_dir, base, env = tmp_path / "demo", free_base(), clean_environment()
     at = ("--data-dir", str(data_dir))
@@ -100,7 +101,7 @@ def test_a_demo_that_is_kept(tmp_path: Path) -> None:
             assert len(run_program(noun, "list", "--json", *at, env=env).document["data"]) == count
 
 
-@pytest.mark.covers("story")
+@pytest.mark.covers("quality:story")
 def test_the_story(tmp_path: Path) -> None:
     done = run_program("demo", "--check", "--json", "--port-base", str(free_base()), env=clean_environment())
     outcome = done.document

@@ -28,7 +28,7 @@ def _accounts() -> object:
 
 
 _shared = _accounts()
-house = _shared.house  # type: ignore[attr-defined]
+house = _shared.house  # type: ignore[attr-defined] # a module loaded by path
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def announced(house: House) -> list[Announcement]:
         house.db,
         house.ids,
         house.clock,
-        _shared.HASH_KEY,  # type: ignore[attr-defined]
-        _shared.mailbox_rows,  # type: ignore[attr-defined]
+        _shared.HASH_KEY,  # type: ignore[attr-defined] # a module loaded by path
+        _shared.mailbox_rows,  # type: ignore[attr-defined] # a module loaded by path
         announce,
         house.changed.append,
     )
@@ -58,6 +58,7 @@ def addresses(house: House, announced: list[Announcement]) -> Addresses:
         assert conn.is_in_transaction()
         announced.append(announcement)
 
+    # A module loaded by path.
     return Addresses(house.db, house.ids, house.clock, _shared.HASH_KEY, announce, house.changed.append)  # type: ignore[attr-defined]
 
 
@@ -73,7 +74,7 @@ async def _domain(house: House, tenant_id: int, name: str, status: str = "health
 
 
 @pytest.fixture
-def make_domain(house: House):  # type: ignore[no-untyped-def]
+def make_domain(house: House):  # type: ignore[no-untyped-def] # its type is in the docstring
     """Makes a tenant's domain: `await make_domain(tenant_id, name, status)` is its public id."""
 
     async def make(tenant_id: int, name: str, status: str = "healthy") -> str:

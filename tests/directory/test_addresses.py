@@ -29,7 +29,7 @@ def states(identity: Identity) -> dict[str, tuple[str, str]]:
     return {one.address: (one.role.value, one.status.value) for one in identity.addresses}
 
 
-@pytest.mark.covers("A11", "FR-ADR-1")
+@pytest.mark.covers("edge:A11", "FR-ADR-1")
 async def test_adding(house: House, addresses: Addresses, make_domain: MakeDomain) -> None:
     acme, other = await house.tenant("acme"), await house.tenant("other")
     bot, rival = await house.identity(acme, "bot"), await house.identity(acme, "rival")
@@ -62,7 +62,7 @@ async def test_adding(house: House, addresses: Addresses, make_domain: MakeDomai
     assert await code_of(addresses.add(scope, bot.public_id, "more", ready)) == "address_limit_reached"
 
 
-@pytest.mark.covers("A14", "FR-ADR-2", "FR-ADR-3", "FR-ADR-4")
+@pytest.mark.covers("edge:A14", "FR-ADR-2", "FR-ADR-3", "FR-ADR-4")
 async def test_promotion_retirement_and_the_way_back(
     house: House, addresses: Addresses, announced: list[Announcement], make_domain: MakeDomain
 ) -> None:

@@ -49,10 +49,11 @@ async def code_of(work: Awaitable[object]) -> str | None:
 
 
 def new(username: str, **changes: object) -> NewIdentity:
+    # Wrong values are tests, too.
     return NewIdentity(**{"username": username, "display_name": username or "x", **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.covers("FR-IDN-1", "A1")
+@pytest.mark.covers("FR-IDN-1", "edge:A1")
 async def test_one_transaction_makes_everything(house: House, announced: list[Announcement]) -> None:
     acme = await house.tenant("acme")
     made, is_new = await house.identities.create(acme.id, new("Bookings.Desk", metadata={"a": "b"}))
@@ -97,7 +98,7 @@ async def test_a_client_id_makes_one_identity(house: House, announced: list[Anno
     assert (await house.identities.create(other.id, wanted))[1]
 
 
-@pytest.mark.covers("A4", "A5")
+@pytest.mark.covers("edge:A4", "edge:A5")
 async def test_what_is_taken(house: House, make_domain: MakeDomain) -> None:
     acme, other, default = (
         await house.tenant("acme"),
@@ -194,7 +195,7 @@ async def test_pages_and_filters(house: House) -> None:
     assert [one.public_id for one in paused] == [made[0].public_id]
 
 
-@pytest.mark.covers("A7", "A8", "FR-IDN-2", "FR-IDN-3")
+@pytest.mark.covers("edge:A7", "edge:A8", "FR-IDN-2", "FR-IDN-3")
 async def test_who_may_send(house: House, announced: list[Announcement]) -> None:
     acme = await house.tenant("acme")
     scope = tenant_scope(acme.id)
@@ -223,7 +224,7 @@ async def test_who_may_send(house: House, announced: list[Announcement]) -> None
     ]
 
 
-@pytest.mark.covers("A5", "A13", "FR-ADR-5")
+@pytest.mark.covers("edge:A5", "edge:A13", "FR-ADR-5")
 async def test_a_deleted_address_is_nobodys_for_ever(house: House) -> None:
     acme, default = await house.tenant("acme"), await house.tenant("main", is_default=True)
     bot = await house.identity(acme, "bot")
@@ -241,7 +242,7 @@ async def test_a_deleted_address_is_nobodys_for_ever(house: House) -> None:
     assert await code_of(house.identities.pause(scope, bot.public_id)) == "identity_not_found"
 
 
-@pytest.mark.covers("A15")
+@pytest.mark.covers("edge:A15")
 async def test_the_system_identity_is_the_platforms_alone(house: House, announced: list[Announcement]) -> None:
     default = await house.tenant("main", is_default=True)
     system = await house.identities.create_system(default.id, "no-reply", "Postroom", "postmaster@agents.example")

@@ -78,7 +78,7 @@ async def execute(house: House, statement: str, *values: object) -> None:
         await conn.execute(statement, *values)
 
 
-@pytest.mark.covers("A1", "A2", "FR-IN-1")
+@pytest.mark.covers("edge:A1", "edge:A2", "FR-IN-1")
 async def test_who_it_is(directory: Directory, bot: Identity) -> None:
     for spelling in (BOT, "<Bot.Acme@AGENTS.example.>", f" {BOT.upper()} "):
         found = await directory.resolve(spelling)
@@ -96,7 +96,7 @@ async def test_who_it_is(directory: Directory, bot: Identity) -> None:
         assert await directory.resolve(other) == rules.UNKNOWN
 
 
-@pytest.mark.covers("A3", "A6", "FR-IN-2")
+@pytest.mark.covers("edge:A3", "edge:A6", "FR-IN-2")
 @pytest.mark.parametrize(
     ("address", "answer"),
     [
@@ -121,7 +121,7 @@ async def test_who_it_is_not(directory: Directory, bot: Identity, address: str, 
     assert await directory.resolve(address) == answer
 
 
-@pytest.mark.covers("A6", "A7", "FR-IN-2", "FR-TEN-3", "FR-ADR-3")
+@pytest.mark.covers("edge:A6", "edge:A7", "FR-IN-2", "FR-TEN-3", "FR-ADR-3")
 async def test_every_row_of_the_table(
     house: House, directory: Directory, bot: Identity, addresses: Addresses, make_domain: MakeDomain
 ) -> None:
@@ -194,7 +194,7 @@ def test_the_codes_are_those_of_the_table() -> None:
         assert refusal.text.isprintable()
 
 
-@pytest.mark.covers("D22")
+@pytest.mark.covers("decisions:D22")
 async def test_what_came_into_being_a_moment_ago_counts_at_once(
     house: House, directory: Directory, bot: Identity
 ) -> None:
@@ -278,7 +278,7 @@ async def test_one_query_answers_all_who_ask_at_once(directory: Directory, bot: 
     assert not directory._flights
 
 
-@pytest.mark.covers("D22")
+@pytest.mark.covers("decisions:D22")
 async def test_a_query_begun_before_the_question_refuses_nobody(
     house: House, directory: Directory, bot: Identity, queries: Queries
 ) -> None:
@@ -323,7 +323,7 @@ async def test_memory_is_bounded(db: Database, clock: ManualClock, house: House,
     assert queries.count == 5
 
 
-@pytest.mark.covers("A16")
+@pytest.mark.covers("edge:A16")
 async def test_the_dictionary_guard(
     house: House, directory: Directory, bot: Identity, queries: Queries, make_domain: MakeDomain
 ) -> None:
@@ -345,6 +345,24 @@ async def test_the_dictionary_guard(
     assert await directory.resolve("guess1@agents.example") == rules.UNKNOWN
 
 
+@pytest.mark.covers("edge:A9", "edge:A16")
+async def test_addresses_in_headers_are_no_guesses(house: House, directory: Directory, bot: Identity) -> None:
+    for n in range(30):
+        assert await directory.owner_of(f"guess{n}@agents.example") is None
+    assert isinstance(await directory.resolve(BOT), Recipient)
+    # Nor does a guard that others tripped keep us from knowing whose an address is.
+    for n in range(30):
+        await directory.resolve(f"guess{n}@agents.example")
+    directory.invalidate(BOT)
+    assert await directory.resolve(BOT) == rules.GUARDED
+    owner = await directory.owner_of(BOT)
+    assert owner is not None
+    assert owner.identity_public_id == bot.public_id
+    assert directory.guard.refused == 10
+    for other in ("", "junk", "postmaster", "\u0430@agents.example", "x@elsewhere.example"):
+        assert await directory.owner_of(other) is None
+
+
 def test_the_guard_is_bounded() -> None:
     guard = DictionaryGuard()
     for n in range(20_000):
@@ -353,7 +371,7 @@ def test_the_guard_is_bounded() -> None:
     assert not guard.trips("d0.example", 1.9)
 
 
-@pytest.mark.covers("A4")
+@pytest.mark.covers("edge:A4")
 async def test_role_mail_of_the_platform_domain(db: Database, clock: ManualClock, house: House, bot: Identity) -> None:
     roles = ("postmaster", "Postmaster@agents.example", "abuse+x@agents.example", "<noc@agents.example>")
     for contact in (None, "operator@elsewhere.example", "postmaster@agents.example", "nobody@agents.example", "junk"):
@@ -375,7 +393,7 @@ async def test_role_mail_of_the_platform_domain(db: Database, clock: ManualClock
     assert await directory.resolve("postmaster") == rules.FULL
 
 
-@pytest.mark.covers("A4", "FR-ADR-6")
+@pytest.mark.covers("edge:A4", "FR-ADR-6")
 async def test_names_that_a_tenant_may_use_on_its_domain(
     house: House, directory: Directory, bot: Identity, make_domain: MakeDomain
 ) -> None:
@@ -392,7 +410,7 @@ async def test_names_that_a_tenant_may_use_on_its_domain(
     assert not await directory.is_local("elsewhere.example")
 
 
-@pytest.mark.covers("J7")
+@pytest.mark.covers("edge:J7")
 async def test_our_own_faults_are_temporary(
     db: Database, clock: ManualClock, house: House, bot: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:

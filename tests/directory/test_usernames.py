@@ -20,7 +20,7 @@ def refusal(name: str, name_class: NameClass = TENANT, max_length: int = 24, suf
     return None
 
 
-@pytest.mark.covers("A1", "A3", "A4", "A12", "FR-ADR-6", "FR-ADR-7")
+@pytest.mark.covers("edge:A1", "edge:A3", "edge:A4", "edge:A12", "FR-ADR-6", "FR-ADR-7")
 @pytest.mark.parametrize(
     ("name", "name_class", "suffix", "code"),
     [
@@ -74,7 +74,7 @@ def test_the_first_rule_that_fails_names_the_error(
     assert refusal(name, name_class, suffix=suffix) == code
 
 
-@pytest.mark.covers("A4", "FR-ADR-6")
+@pytest.mark.covers("edge:A4", "FR-ADR-6")
 @pytest.mark.parametrize("name", sorted(PERSON_NAMES | SERVICE_NAMES))
 @pytest.mark.parametrize("name_class", list(NameClass))
 def test_names_reserved_everywhere(name: str, name_class: NameClass) -> None:
@@ -82,7 +82,7 @@ def test_names_reserved_everywhere(name: str, name_class: NameClass) -> None:
     assert refusal(name.upper(), name_class) == "address_reserved"
 
 
-@pytest.mark.covers("A4", "FR-ADR-6")
+@pytest.mark.covers("edge:A4", "FR-ADR-6")
 @pytest.mark.parametrize("name", sorted(ROLE_NAMES))
 def test_role_names_are_a_tenants_to_take(name: str) -> None:
     assert refusal(name, PLATFORM) == "address_reserved"
@@ -112,7 +112,7 @@ def suffix(slug: str, wanted: str | None) -> tuple[str, str] | str:
         return error.code
 
 
-@pytest.mark.covers("D12")
+@pytest.mark.covers("edge:D12")
 @pytest.mark.parametrize(
     ("slug", "wanted", "outcome"),
     [

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.mailbox.letters import Box, Pen, make_boxes, raw_mail
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.events.catalogue import cut_utf8, timestamp, trust
 from postroom.mailbox.models import Appended
+from tests.mailbox.letters import Box, Pen, make_boxes, raw_mail
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parent / "message_received.schema.json").read_text())
 CONTRACT = Draft202012Validator(SCHEMA)
@@ -47,7 +47,7 @@ async def stored(db: Database, pen: Pen, box: Box, raw: bytes, **changes: Any) -
     return outcome[0]
 
 
-@pytest.mark.covers("FR-WH-4", "A9", "A10", "C9")
+@pytest.mark.covers("FR-WH-4", "edge:A9", "edge:A10", "edge:C9")
 async def test_payloads_are_as_the_contract_says(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -92,7 +92,7 @@ async def test_text_is_cut_at_a_character(db: Database, clock: ManualClock, ids:
     assert payload["data"]["extracted_text"] == "ä" * 8192
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("edge:B14")
 async def test_a_duplicate_and_an_unannounced_message_make_no_event(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.mailbox.letters import Pen, make_boxes, raw_mail
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
-from postroom.events.live import CHANNEL, LiveHub
+from postroom.events.live import CHANNEL, LiveHub, Watch
+from tests.mailbox.letters import Pen, make_boxes, raw_mail
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Hints:
         self.sent.append((channel, key, value))
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("decisions:B13")
 def test_a_change_wakes_its_watches_and_hints_the_others() -> None:
     hints, woken = Hints(), []
     hub = LiveHub(hints)
@@ -50,7 +50,7 @@ def test_a_change_wakes_its_watches_and_hints_the_others() -> None:
     assert woken[5:] == ["too", "two"]
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("decisions:B13")
 @given(key=st.text(max_size=8), modseq=st.integers(-(2**63), 2**63))
 def test_a_malformed_hint_is_ignored(key: str, modseq: int) -> None:
     hub = LiveHub(Hints())
@@ -58,22 +58,23 @@ def test_a_malformed_hint_is_ignored(key: str, modseq: int) -> None:
     hub.hinted(key, modseq)
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("decisions:B13")
 @given(
     st.lists(st.tuples(st.sampled_from(["watch", "close", "changed", "hinted", "gap"]), st.integers(1, 2)), max_size=40)
 )
 def test_every_new_modseq_wakes_every_watch(steps: list[tuple[str, int]]) -> None:
     hub, modseqs = LiveHub(Hints()), {1: 0, 2: 0}
-    watches: list[tuple[int, list[int], object]] = []
+    watches: list[tuple[int, list[int], Watch]] = []
     for step, mailbox in steps:
         before = [(m, len(woken)) for m, woken, _ in watches]
         if step == "watch":
             woken: list[int] = []
+            # No type is inferred for a default.
             watches.append((mailbox, woken, hub.watch(mailbox, lambda woken=woken: woken.append(1))))  # type: ignore[misc]
             continue
         if step == "close":
             if watches:
-                watches.pop()[2].close()  # type: ignore[attr-defined]
+                watches.pop()[2].close()
             continue
         if step == "gap":
             hub.wake_all()
@@ -84,11 +85,12 @@ def test_every_new_modseq_wakes_every_watch(steps: list[tuple[str, int]]) -> Non
             assert len(woken) == count + (step == "gap" or watched == mailbox)
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("decisions:B13")
 async def test_polling_covers_hints_that_were_lost(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     box, quiet = await make_boxes(db, ids, clock, 2)
     pen, hub, woken = Pen(ids, clock), LiveHub(Hints()), asyncio.Queue[int]()
     for one in (box, quiet):
+        # No type is inferred for a default.
         hub.watch(one.ref.mailbox_id, lambda key=one.ref.mailbox_id: woken.put_nowait(key))  # type: ignore[misc]
     task = asyncio.create_task(hub.poll(db, every=0.001))
     try:

@@ -108,7 +108,7 @@ b
 }
 
 
-@pytest.mark.covers("D1", "D2", "D6", "D7", "D8")
+@pytest.mark.covers("mail-server:D1", "mail-server:D2", "mail-server:D6", "mail-server:D7", "mail-server:D8")
 @pytest.mark.parametrize("client", SCRIPTS)
 def test_client_scripts(client: str) -> None:
     script = SCRIPTS[client].lstrip().replace(b"\n", b"\r\n").replace(b"a\r\nb\r\n", b"a\nb\r\n") + b"\r\n"
@@ -128,7 +128,7 @@ def test_client_scripts(client: str) -> None:
 FULL = 60_000
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 @pytest.mark.parametrize(
     "text",
     [

@@ -101,13 +101,13 @@ class Client(imaplib.IMAP4):
         """Nothing to close."""
 
 
-@pytest.mark.covers("D1", "D6", "D7", "D8")
+@pytest.mark.covers("mail-server:D1", "mail-server:D6", "mail-server:D7", "mail-server:D8")
 def test_a_session() -> None:
     client = Client()
     assert client.login("joe@example.com", 'p"w\\')[0] == "OK"
     assert client.select('"Sent Mail"') == ("OK", [b"1"])
     assert client.uid("SEARCH", "ALL") == ("OK", [b"3 5"])
-    client.literal = "日本".encode()  # type: ignore[assignment]
+    client.literal = "日本".encode()  # type: ignore[assignment] # typeshed says None only
     assert client.search("UTF-8", "TEXT") == ("OK", [b"3 5"])
     assert client.uid("FETCH", "3", "(BODY.PEEK[])") == (
         "OK",
@@ -134,7 +134,7 @@ def test_a_session() -> None:
     assert seen[8:] == [c.Noop(), c.Logout()]
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 def test_sasl_plain() -> None:
     client = Client()
     assert client.authenticate("PLAIN", lambda _challenge: b"\0joe\0pw")[0] == "OK"

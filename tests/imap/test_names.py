@@ -15,7 +15,7 @@ from postroom.imap.names import ListPattern, any_match, canonical_name, decode_n
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda s: unicodedata.normalize("NFC", s))
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 @given(NAMES)
 @example("Entwürfe & Spaß/日本語")
 @example("&")
@@ -44,7 +44,7 @@ def test_decoding_is_strict(data: bytes) -> None:
     assert decode_name(encode_name(name)) == name
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 @pytest.mark.parametrize(
     "data",
     [
@@ -80,7 +80,7 @@ def test_normalisation_and_ampersand() -> None:
         decode_name(b"\xff", utf8=True)
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 def test_inbox_in_any_case() -> None:
     assert canonical_name("iNbOx") == "INBOX"
     assert canonical_name("inbox/Work") == "INBOX/Work"
@@ -100,7 +100,7 @@ def brute(pattern: str, name: str) -> bool:
     return name[:1] == head and brute(rest, name[1:])
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 @given(st.text("ab/*%", max_size=8), st.text("ab/", max_size=9))
 def test_match_against_brute_force(pattern: str, name: str) -> None:
     assert match(pattern, name) == brute(pattern, name)

@@ -172,7 +172,7 @@ MESSAGES: list[tuple[bytes, c.Command]] = [
 ]
 
 
-@pytest.mark.covers("D1", "D2", "D3", "D5", "D8")
+@pytest.mark.covers("mail-server:D1", "mail-server:D2", "mail-server:D3", "mail-server:D5", "mail-server:D8")
 @pytest.mark.parametrize(("line", "expected"), SESSION + FOLDERS + MESSAGES)
 def test_commands(line: bytes, expected: c.Command) -> None:
     assert parse(line) == expected
@@ -232,14 +232,14 @@ FETCHES: list[tuple[bytes, tuple[FetchItem, ...]]] = [
 ]
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 @pytest.mark.parametrize(("text", "items"), FETCHES)
 def test_fetch(text: bytes, items: tuple[FetchItem, ...]) -> None:
     assert parse(b"FETCH 1:* " + text) == c.Fetch(numbers(b"1:*"), items)
     assert parse(b"uid fetch 4,7 " + text + b" ") == c.Fetch(numbers(b"4,7"), items, uid=True)
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 def test_labels_and_seen() -> None:
     def item(text: bytes) -> FetchItem:
         found = parse(b"FETCH 1 " + text)
@@ -262,7 +262,7 @@ def test_fetch_modifiers() -> None:
     )
 
 
-@pytest.mark.covers("D1", "D4", "D5", "D6", "D8")
+@pytest.mark.covers("mail-server:D1", "mail-server:D4", "mail-server:D5", "mail-server:D6", "mail-server:D8")
 @pytest.mark.parametrize(
     "line",
     [
@@ -434,7 +434,7 @@ def test_passwords_are_not_shown() -> None:
     assert "joe" not in repr(parse(b"AUTHENTICATE PLAIN AGpvZQBwdw=="))
 
 
-@pytest.mark.covers("D9")
+@pytest.mark.covers("mail-server:D9")
 def test_done_and_sasl_lines() -> None:
     assert parse_done(b"done") == c.Done()
     assert parse_sasl_line(b"AGpvZQBwdw==") == b"\0joe\0pw"
@@ -461,7 +461,7 @@ def test_strings_round_trip(user: str, password: str, utf8: bool) -> None:
     assert parse(line) == c.Login(user, password)
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 @given(st.text('aü&/ 日"\\%', min_size=1, max_size=12), st.booleans())
 def test_mailbox_names_round_trip(name: str, utf8: bool) -> None:
     options = ParserOptions(utf8=utf8)
@@ -469,7 +469,7 @@ def test_mailbox_names_round_trip(name: str, utf8: bool) -> None:
     assert parse(b"SELECT " + sent(render.literal(encode_name(name, utf8=utf8))), options) == c.Select(name)
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 @given(
     st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31)),
     st.integers(-23 * 60 - 59, 23 * 60 + 59),
@@ -479,7 +479,7 @@ def test_date_times_round_trip(when: datetime, offset: int) -> None:
     assert Cursor(render.internal_date(exact)).date_time() == exact
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 @pytest.mark.parametrize(
     "text",
     [
@@ -557,7 +557,7 @@ WORDS = st.sampled_from(
 )
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 @given(st.lists(st.tuples(WORDS, st.sampled_from([b" ", b" ", b"", b"  "])), max_size=12), st.booleans())
 def test_garbage_raises_only_declared_errors(words: list[tuple[bytes, bytes]], known: bool) -> None:
     line = b"".join(word + gap for word, gap in words)

@@ -46,7 +46,7 @@ def test_strings_round_trip(value: bytes, utf8: bool) -> None:
     assert read(render.astring(value, utf8=utf8)) == value
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 def test_flags() -> None:
     assert render.flags(("$seen", "$label1", "foo")) == b"(\\Seen $label1 foo)"
     assert render.flags(("$answered", "$flagged", "$deleted", "$draft")) == b"(\\Answered \\Flagged \\Deleted \\Draft)"
@@ -67,7 +67,7 @@ def test_internal_date() -> None:
     assert render.internal_date(datetime(2026, 12, 31, 23, 59, 59, 5, UTC)) == b'"31-Dec-2026 23:59:59 +0000"'
 
 
-@pytest.mark.covers("D1", "D3", "D8")
+@pytest.mark.covers("mail-server:D1", "mail-server:D3", "mail-server:D8")
 def test_status_lines_and_codes() -> None:
     assert render.tagged(b"a]1", Status.OK, "done", Code.READ_WRITE) == b"a]1 OK [READ-WRITE] done\r\n"
     assert render.tagged(b"a", Status.OK, "x", render.code_appenduid(7, [9])) == b"a OK [APPENDUID 7 9] x\r\n"
@@ -85,7 +85,7 @@ def test_status_lines_and_codes() -> None:
     assert render.continuation("idling") == b"+ idling\r\n"
 
 
-@pytest.mark.covers("D1", "D2")
+@pytest.mark.covers("mail-server:D1", "mail-server:D2")
 def test_data_lines() -> None:
     assert render.capability_line(["IMAP4rev1", "IDLE"]) == b"* CAPABILITY IMAP4rev1 IDLE\r\n"
     assert render.enabled_line([]) == b"* ENABLED\r\n"
@@ -118,7 +118,7 @@ def test_fetch_lines() -> None:
     assert b"".join(buffers) == b"* 3 FETCH (BODY[] {50}\r\n" + octets + b" UID 7 BODY[1] {2}\r\nxx)\r\n"
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 @given(st.binary(max_size=60), st.lists(st.sampled_from(["$seen", "work", "$label1"]), unique=True))
 def test_imapclient_reads_fetch(octets: bytes, words: list[str]) -> None:
     when = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)

@@ -94,6 +94,7 @@ KEYS: list[tuple[bytes, SearchKey]] = [
     (b"SAVEDBEFORE 1-Feb-1994", Dated(DateKind.SAVED, DateTest.BEFORE, FEB)),
     (b"SAVEDON 1-Feb-1994", Dated(DateKind.SAVED, DateTest.ON, FEB)),
     (b"SAVEDSINCE 1-Feb-1994", Dated(DateKind.SAVED, DateTest.SINCE, FEB)),
+    (b"SAVEDATESUPPORTED", And()),
     (b"UID 5:*", Uids(SequenceSet(((5, STAR),)))),
     (b"2,4", Numbers(SequenceSet(((2, 2), (4, 4))))),
     (b"*", Numbers(SequenceSet(((STAR, STAR),)))),
@@ -112,7 +113,7 @@ KEYS: list[tuple[bytes, SearchKey]] = [
 ]
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 @pytest.mark.parametrize(("text", "expected"), KEYS)
 def test_keys(text: bytes, expected: SearchKey) -> None:
     assert key(text) == expected
@@ -124,7 +125,7 @@ def test_every_row_has_an_example() -> None:
     assert set(SEARCH_KEYS) == {text.split()[0].upper() for text, _ in KEYS} & set(SEARCH_KEYS)
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 @pytest.mark.parametrize(
     "text",
     [
@@ -178,7 +179,7 @@ def test_bad_keys(text: bytes) -> None:
         parse(text)
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 def test_charsets() -> None:
     assert parse(b"CHARSET utf-8 ALL").charset == "UTF-8"
     assert parse(b'charset "US-ASCII" ALL').charset == "US-ASCII"
@@ -187,7 +188,7 @@ def test_charsets() -> None:
     assert render.failure(b"a", caught.value).startswith(b"a NO [BADCHARSET (UTF-8)] ")
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 @pytest.mark.parametrize(
     "text",
     [
@@ -266,7 +267,7 @@ def written(node: SearchKey) -> bytes:
     raise AssertionError(node)
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 @given(TREES)
 def test_trees_round_trip(tree: SearchKey) -> None:
     assert key(written(tree)) == tree

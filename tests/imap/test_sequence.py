@@ -32,7 +32,7 @@ def members(pairs: list[tuple[int, int]], universe: list[int], top: int) -> list
     return sorted(found)
 
 
-@pytest.mark.covers("D4")
+@pytest.mark.covers("mail-server:D4")
 @given(SETS, st.sets(st.integers(1, 60), max_size=30), st.booleans())
 def test_uids_against_the_definition(pairs: list[tuple[int, int]], uids: set[int], collapse: bool) -> None:
     folder = array("I", sorted(uids))
@@ -43,7 +43,7 @@ def test_uids_against_the_definition(pairs: list[tuple[int, int]], uids: set[int
     assert all(a.stop < b.start for a, b in itertools.pairwise(ranges))
 
 
-@pytest.mark.covers("D4")
+@pytest.mark.covers("mail-server:D4")
 @given(SETS, st.integers(0, 60))
 def test_numbers_against_the_definition(pairs: list[tuple[int, int]], count: int) -> None:
     parsed = SequenceSet.parse(written(pairs, collapse=True))
@@ -92,14 +92,14 @@ def test_examples() -> None:
     assert SequenceSet.parse(b"559:*").resolve_uids([1, 5, 9]) == (range(2, 3),)
 
 
-@pytest.mark.covers("D28", "D4")
+@pytest.mark.covers("decisions:D28", "mail-server:D4")
 @pytest.mark.parametrize("text", [b"*", b"1:*", b"*:1", b"5:*"])
 def test_star_in_an_empty_folder_is_nothing(text: bytes) -> None:
     assert SequenceSet.parse(text).resolve_uids(array("I")) == ()
     assert SequenceSet.parse(text).resolve_sequence(0) == ()
 
 
-@pytest.mark.covers("D4")
+@pytest.mark.covers("mail-server:D4")
 @pytest.mark.parametrize(
     "text", [b"", b"0", b"0:4", b"1,", b",1", b"1:2:3", b"1::2", b"a", b"-1", b"4294967296", b"1 ", b"01", b"**", b"$"]
 )

@@ -20,14 +20,14 @@ def all_commands(base: type[c.Command] = c.Command) -> set[type[c.Command]]:
     return direct.union(*(all_commands(kind) for kind in direct))
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 def test_every_command_has_its_states() -> None:
     assert set(COMMAND_STATES) == all_commands()
     assert len(COMMANDS) == 30
     assert all(S.LOGOUT not in states for states in COMMAND_STATES.values())
 
 
-@pytest.mark.covers("D1", "D21", "D3")
+@pytest.mark.covers("mail-server:D1", "decisions:D21", "mail-server:D3")
 @pytest.mark.parametrize(
     ("command", "states"),
     [

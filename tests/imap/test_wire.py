@@ -43,7 +43,7 @@ NEXT = b"z NOOP\r\n"
 AFTER = RawCommand(b"z", b"NOOP")
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -71,7 +71,7 @@ def test_complete_commands(data: bytes, expected: list[Event]) -> None:
     assert read(data + NEXT) == [*expected, AFTER]
 
 
-@pytest.mark.covers("D1", "D8")
+@pytest.mark.covers("mail-server:D1", "mail-server:D8")
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -107,7 +107,7 @@ def test_refused_commands_and_resynchronisation(data: bytes, expected: Rejected)
     assert events == [expected, AFTER]
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 def test_message_literal_is_refused_before_the_continuation() -> None:
     reader = CommandReader(SMALL, authenticated=True)
     assert list(reader.feed(b"a APPEND x {100}\r\n")) == [Continuation(b"a", b"APPEND x {100}\r\n", 100)]
@@ -141,7 +141,7 @@ def test_more_than_may_be_discarded_closes(text: bytes) -> None:
     assert reader.buffered == 0
 
 
-@pytest.mark.covers("D9")
+@pytest.mark.covers("mail-server:D9")
 def test_lines_without_tags() -> None:
     reader = CommandReader(SMALL)
     assert reader.next_event() is None
@@ -227,7 +227,7 @@ PIECES = st.sampled_from(
 )
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 @given(st.lists(PIECES, max_size=25).map(b"".join), st.lists(st.integers(0, 400), max_size=12), st.booleans())
 def test_any_chunking_gives_the_same_events(data: bytes, cuts: list[int], authenticated: bool) -> None:
     whole = read(data, authenticated=authenticated)

@@ -18,7 +18,7 @@ async def _row(office: Any, statement: str) -> Any:
         return await conn.fetchrow(statement)
 
 
-@pytest.mark.covers("D8", "D5")
+@pytest.mark.covers("mail-server:D8", "mail-server:D5")
 async def test_flags_date_and_place(office: Any) -> None:
     client = await office.client(None)
     answer = await client.append(RAW, b"Sent", rb'(\Seen $Forwarded Work) "31-Dec-2001 23:59:59 +0200" ')
@@ -38,7 +38,7 @@ async def test_flags_date_and_place(office: Any) -> None:
     assert (await _row(office, "SELECT direction FROM messages ORDER BY id DESC LIMIT 1"))[0] == "inbound"
 
 
-@pytest.mark.covers("D8", "E4")
+@pytest.mark.covers("mail-server:D8", "mail-server:E4")
 async def test_refusals(office: Any) -> None:
     client = await office.client(None, await office.listen(max_append_size=1000))
     assert b"NO [TRYCREATE]" in await client.append(RAW, b"Missing")
@@ -60,7 +60,7 @@ async def test_refusals(office: Any) -> None:
     assert (await client.ask(rb"STORE 1 +FLAGS (\Seen)"))[-1].startswith(b"OK ")
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 async def test_failures_of_ours_are_temporary(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await office.client(None)
     for failure, code in (
@@ -78,7 +78,7 @@ async def test_failures_of_ours_are_temporary(office: Any, monkeypatch: pytest.M
         assert b"NO [%b]" % code in await client.append(RAW)
 
 
-@pytest.mark.covers("D8", "D3")
+@pytest.mark.covers("mail-server:D8", "mail-server:D3")
 async def test_the_selected_folder_shows_it_at_once(office: Any) -> None:
     client = await office.client()
     lines = await client.ask(b"APPEND INBOX {%d+}\r\n%b" % (len(RAW), RAW))
@@ -86,7 +86,7 @@ async def test_the_selected_folder_shows_it_at_once(office: Any) -> None:
     assert lines[2].startswith(b"OK [APPENDUID ")
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 async def test_pipelined_appends_are_answered_in_order_and_before_what_follows(office: Any) -> None:
     client = await office.client()
     count = 150
@@ -109,7 +109,7 @@ async def test_pipelined_appends_are_answered_in_order_and_before_what_follows(o
         assert b"Subject: %b\r\n" % places[uid][1:] in line
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 async def test_a_client_that_goes_loses_nothing_that_it_sent(office: Any, until: Any) -> None:
     client = await office.client(None)
     for n in range(20):
@@ -131,7 +131,7 @@ _MESSAGES = st.one_of(
 )
 
 
-@pytest.mark.covers("D6", "D8")
+@pytest.mark.covers("mail-server:D6", "mail-server:D8")
 async def test_any_octets_come_back_as_they_were(office: Any) -> None:
     client = await office.client()
     loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ async def test_any_octets_come_back_as_they_were(office: Any) -> None:
     await asyncio.to_thread(check)
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_a_session_that_lags_behind_the_journal(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroom.servers.imap.views.MAX_JOURNAL", 4)
     assert MAX_JOURNAL > 4
@@ -170,7 +170,7 @@ async def test_a_session_that_lags_behind_the_journal(office: Any, monkeypatch: 
     ]
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 async def test_what_is_not_yet_stored_bounds_what_is_read(
     office: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,3 +194,37 @@ async def test_what_is_not_yet_stored_bounds_what_is_read(
     going.set()
     lines = (await client.rest()).split(b"\r\n")
     assert len([line for line in lines if b" OK [APPENDUID" in line]) == 400
+
+
+@pytest.mark.covers("mail-server:A7", "mail-server:D8")
+async def test_messages_coming_in_share_a_memory_budget(office: Any, until: Any) -> None:
+    listener = await office.listen(memory_budget=200_000, lead_timeout=3600)
+    budget = listener._context.budget
+    first, second = await office.client(listener=listener), await office.client(listener=listener)
+    raw = RAW + b"Hello there, how are you?\r\n" * 12_000
+    assert len(raw) > 300_000
+    first.send(b"a APPEND INBOX {%d+}\r\n%b" % (len(raw), raw[:250_000]))
+    await until(lambda: budget.total >= 250_000)
+    second.send(b"b APPEND INBOX {%d+}\r\n%b" % (len(raw), raw))
+    await until(lambda: budget.waiting == 1)
+    # The first one leads, and its end lets the other go on.
+    first.send(raw[250_000:] + b"\r\n")
+    assert (await first.until(b"a"))[-1].startswith(b"a OK")
+    second.send(b"\r\n")
+    assert (await second.until(b"b"))[-1].startswith(b"b OK")
+    await until(lambda: budget.total == 0)
+    assert budget.waiting == 0
+
+
+@pytest.mark.covers("mail-server:A7", "mail-server:D8")
+async def test_who_keeps_the_others_waiting_is_cut_off(office: Any, until: Any) -> None:
+    listener = await office.listen(memory_budget=100_000, lead_timeout=0.2)
+    budget = listener._context.budget
+    first, second = await office.client(listener=listener), await office.client(listener=listener)
+    raw = RAW + b"Hello there, how are you?\r\n" * 8_000
+    first.send(b"a APPEND INBOX {%d+}\r\n%b" % (len(raw), raw[:150_000]))
+    await until(lambda: budget.total >= 150_000)
+    second.send(b"b APPEND INBOX {%d+}\r\n%b\r\n" % (len(raw), raw))
+    assert (await first.rest()).startswith(b"* BYE ")
+    assert (await second.until(b"b"))[-1].startswith(b"b OK")
+    await until(lambda: budget.total == 0)

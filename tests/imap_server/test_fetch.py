@@ -55,7 +55,7 @@ def _parts(message: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ..
     return [(own, message)]
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_sections_are_the_stored_bytes(office: Any) -> None:
     raw = _nested()
     client = await office.client(None)
@@ -98,7 +98,7 @@ async def test_sections_are_the_stored_bytes(office: Any) -> None:
     assert line == b"* 1 FETCH (BODY[9] NIL)"
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_header_fields(office: Any) -> None:
     raw = _nested()
     client = await office.client(None)
@@ -114,7 +114,7 @@ async def test_header_fields(office: Any) -> None:
     ]
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_partial_sections(office: Any) -> None:
     raw = _nested()
     client = await office.client(None)
@@ -131,7 +131,7 @@ async def test_partial_sections(office: Any) -> None:
     assert _literal(line) == _literal(whole)[3:8]
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_envelope_and_structure_as_another_client_reads_them(office: Any) -> None:
     raw = _nested()
     client = await office.client(None)
@@ -166,7 +166,7 @@ async def test_envelope_and_structure_as_another_client_reads_them(office: Any) 
     assert found[b"BODY"].is_multipart
 
 
-@pytest.mark.covers("D5", "D6")
+@pytest.mark.covers("mail-server:D5", "mail-server:D6")
 async def test_reading_marks_seen_and_says_so(office: Any) -> None:
     for n in range(3):
         await office.deliver(b"Subject: %d\r\n\r\n%d\r\n" % (n, n))
@@ -191,7 +191,7 @@ async def _raw(office: Any, uid: int) -> bytes:
     return bytes(await office.blobs.get(key))
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_our_trace_lines_are_part_of_the_message(office: Any) -> None:
     await office.deliver(b"Subject: x\r\n\r\ny\r\n")
     client = await office.client()
@@ -201,7 +201,7 @@ async def test_our_trace_lines_are_part_of_the_message(office: Any) -> None:
     assert b"RFC822.SIZE %d " % len(raw) in line
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_missing_bytes_do_not_stop_the_others(office: Any) -> None:
     for n in range(3):
         await office.deliver(b"Subject: %d\r\n\r\n%d\r\n" % (n, n))
@@ -218,7 +218,7 @@ async def test_missing_bytes_do_not_stop_the_others(office: Any) -> None:
     assert len(await client.ok(b"FETCH 1:3 (ENVELOPE)")) == 3
 
 
-@pytest.mark.covers("D6", "D21", "B16")
+@pytest.mark.covers("mail-server:D6", "decisions:D21", "decisions:B16")
 async def test_a_slow_reader_holds_neither_database_nor_memory(office: Any, until: Any) -> None:
     """Megabytes are asked for and not read: no connection of the pool stays taken, others work, nothing is lost."""
     large = b"Subject: large\r\n\r\n" + (b"z" * 76 + b"\r\n") * (2 * STREAM_BYTES // 78)
@@ -244,7 +244,7 @@ async def test_a_slow_reader_holds_neither_database_nor_memory(office: Any, unti
     assert len([line for line in lines if b"BODY[]" in line]) == 304
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_a_client_that_goes_in_the_middle(office: Any, until: Any) -> None:
     for n in range(200):
         await office.deliver(b"Subject: small %d\r\n\r\n" % n + b"y" * 20_000 + b"\r\n")
@@ -257,7 +257,7 @@ async def test_a_client_that_goes_in_the_middle(office: Any, until: Any) -> None
     await until(lambda: view.users == 0)
 
 
-@pytest.mark.covers("D6")
+@pytest.mark.covers("mail-server:D6")
 async def test_fetch_of_every_item(office: Any) -> None:
     await office.deliver(b"From: ann@example.com\r\nSubject: x\r\n\r\ny\r\n")
     client = await office.client()
@@ -273,7 +273,7 @@ async def test_fetch_of_every_item(office: Any) -> None:
     ), line
 
 
-@pytest.mark.covers("D6", "D21")
+@pytest.mark.covers("mail-server:D6", "decisions:D21")
 async def test_a_client_that_never_reads_is_cut_off(office: Any, until: Any) -> None:
     listener = await office.listen(write_timeout=0.2)
     for n in range(300):

@@ -11,7 +11,7 @@ def _names(lines: list[bytes]) -> list[bytes]:
     return [line.split(b'"/" ')[1].split(b" (")[0].strip(b'"') for line in lines if line[:6] in (b"* LIST", b"* LSUB")]
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_list(office: Any) -> None:
     client = await office.client(None)
     await client.ok(b"CREATE Work/2030/January")
@@ -27,7 +27,7 @@ async def test_list(office: Any) -> None:
     assert _names(await client.ok(b'LIST "" "&AOQ-*"')) == [b"&AOQ-", b"&AOQ-/b"]
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_lsub_and_subscriptions(office: Any) -> None:
     client = await office.client(None)
     await client.ok(b"CREATE Work/2030")
@@ -40,7 +40,7 @@ async def test_lsub_and_subscriptions(office: Any) -> None:
     assert (await client.ask(b"SUBSCRIBE Missing"))[-1].startswith(b"NO [NONEXISTENT]")
 
 
-@pytest.mark.covers("D2", "C1")
+@pytest.mark.covers("mail-server:D2", "decisions:C1")
 async def test_extended_list(office: Any) -> None:
     client = await office.client(None)
     await client.ok(b"CREATE Work/2030")
@@ -60,7 +60,7 @@ async def test_extended_list(office: Any) -> None:
     assert (await client.ask(b'LIST (RECURSIVEMATCH) "" *'))[-1].startswith(b"BAD ")
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_the_tree(office: Any) -> None:
     client = await office.client(None)
     await client.ok(b"CREATE Work/2030/")
@@ -100,7 +100,7 @@ async def _agent(office: Any, *permissions: str) -> Any:
     return client
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_an_agent_with_a_key(office: Any) -> None:
     client = await _agent(office, "messages:read", "messages:write")
     await client.append(b"Subject: x\r\n\r\n")
@@ -123,7 +123,7 @@ async def test_an_agent_with_a_key(office: Any) -> None:
     await client.ok(b"CLOSE")
 
 
-@pytest.mark.covers("D1", "A6")
+@pytest.mark.covers("mail-server:D1", "decisions:A6")
 async def test_an_agent_that_may_only_read(office: Any) -> None:
     writer = await _agent(office, "messages:read", "messages:write", "quarantine:review")
     await writer.append(b"Subject: x\r\n\r\nbody\r\n")

@@ -68,7 +68,7 @@ async def _found(client: Any, query: bytes) -> list[int]:
     return [int(number) for number in line.split()[2:]]
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_every_key(office: Any, index: Any) -> None:
     client = await _filled(office, index)
     expected: list[tuple[bytes, list[int]]] = [
@@ -132,7 +132,7 @@ async def test_every_key(office: Any, index: Any) -> None:
         assert await _found(client, query) == numbers, query
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_forms_of_the_answer(office: Any, index: Any) -> None:
     client = await _filled(office, index)
     assert await client.ok(b"SEARCH RETURN (MIN MAX COUNT ALL) UNSEEN") == [
@@ -146,7 +146,7 @@ async def test_forms_of_the_answer(office: Any, index: Any) -> None:
         assert (await client.ask(nonsense))[-1].startswith(b"BAD "), nonsense
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_numbers_of_messages_that_went(office: Any, index: Any) -> None:
     client = await _filled(office, index)
     other = await office.client()
@@ -157,7 +157,7 @@ async def test_numbers_of_messages_that_went(office: Any, index: Any) -> None:
     assert await _found(client, b"ALL") == [1, 2]
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_combinations_agree_with_sets(office: Any, index: Any) -> None:
     client = await _filled(office, index)
     leaves = [b"SEEN", b"SUBJECT lunch", b"BODY pay", b"LARGER 4000", b"UID 2:3", b"FROM anna", b"TEXT special"]
@@ -182,7 +182,7 @@ async def test_combinations_agree_with_sets(office: Any, index: Any) -> None:
         assert await _found(client, query) == sorted(expected), query
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_metadata_queries_read_no_bytes(office: Any, index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await _filled(office, index)
 

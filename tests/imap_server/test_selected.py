@@ -26,7 +26,7 @@ async def _fill(office: Any, count: int) -> None:
         await office.deliver(_mail(n))
 
 
-@pytest.mark.covers("D3", "D5")
+@pytest.mark.covers("mail-server:D3", "mail-server:D5")
 async def test_select_says_everything(office: Any) -> None:
     await _fill(office, 3)
     client = await office.client(None)
@@ -48,7 +48,7 @@ async def test_select_says_everything(office: Any) -> None:
     assert await second.ok(b"FETCH 1 FLAGS") == [b"* 1 FETCH (FLAGS ())"]
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_recent_belongs_to_one_session(office: Any) -> None:
     await _fill(office, 1)
     first = await office.client(None)
@@ -66,7 +66,7 @@ async def test_recent_belongs_to_one_session(office: Any) -> None:
     assert (await first.ask(rb"STORE 1 FLAGS (\Recent)"))[:-1] == [rb"* 1 FETCH (FLAGS (\Recent))"]
 
 
-@pytest.mark.covers("D3", "D4", "D8")
+@pytest.mark.covers("mail-server:D3", "mail-server:D4", "mail-server:D8")
 async def test_numbers_stay_until_they_may_change(office: Any) -> None:
     await _fill(office, 5)
     mine, other = await office.client(), await office.client()
@@ -90,7 +90,7 @@ async def test_numbers_stay_until_they_may_change(office: Any) -> None:
     assert await mine.ok(b"FETCH 1:* UID") == [b"* 1 FETCH (UID 1)", b"* 2 FETCH (UID 3)", b"* 3 FETCH (UID 5)"]
 
 
-@pytest.mark.covers("D3", "D4")
+@pytest.mark.covers("mail-server:D3", "mail-server:D4")
 async def test_uid_commands_may_tell(office: Any) -> None:
     await _fill(office, 3)
     mine, other = await office.client(), await office.client()
@@ -105,7 +105,7 @@ async def test_uid_commands_may_tell(office: Any) -> None:
     assert await mine.ok(b"UID FETCH 9:* UID") == [b"* 2 FETCH (UID 3)"]
 
 
-@pytest.mark.covers("D3")
+@pytest.mark.covers("mail-server:D3")
 async def test_arrivals_while_numbers_are_held(office: Any) -> None:
     """New messages are told even while those that went keep their numbers."""
     await _fill(office, 3)
@@ -120,7 +120,7 @@ async def test_arrivals_while_numbers_are_held(office: Any) -> None:
     assert await mine.ok(b"FETCH 1:* UID") == [b"* %d FETCH (UID %d)" % (n, n + 1) for n in range(1, 5)]
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_flags_of_others_are_told_once_and_own_silent_ones_never(office: Any) -> None:
     await _fill(office, 2)
     mine, other = await office.client(), await office.client()
@@ -144,7 +144,7 @@ async def test_flags_of_others_are_told_once_and_own_silent_ones_never(office: A
     ]
 
 
-@pytest.mark.covers("A5", "D4", "D8")
+@pytest.mark.covers("decisions:A5", "mail-server:D4", "mail-server:D8")
 async def test_a_copy_outlives_its_original(office: Any) -> None:
     await _fill(office, 2)
     client = await office.client()
@@ -159,7 +159,7 @@ async def test_a_copy_outlives_its_original(office: Any) -> None:
     assert await client.ok(b"FETCH 1 BODY.PEEK[TEXT]") == [b"* 1 FETCH (BODY[TEXT] {8}\r\nText 1\r\n)"]
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("mail-server:D8")
 async def test_move_tells_copyuid_then_expunge(office: Any) -> None:
     await _fill(office, 3)
     mine, other = await office.client(), await office.client()
@@ -173,7 +173,7 @@ async def test_move_tells_copyuid_then_expunge(office: Any) -> None:
     assert (await mine.ask(b"MOVE 9 Archive"))[-1].startswith(b"BAD ")
 
 
-@pytest.mark.covers("D3", "D8")
+@pytest.mark.covers("mail-server:D3", "mail-server:D8")
 async def test_close_expunges_silently_and_unselect_never(office: Any) -> None:
     await _fill(office, 2)
     client = await office.client()
@@ -186,7 +186,7 @@ async def test_close_expunges_silently_and_unselect_never(office: Any) -> None:
     assert b"* 1 EXISTS" in await client.ok(b"SELECT INBOX")
 
 
-@pytest.mark.covers("D9", "D21")
+@pytest.mark.covers("mail-server:D9", "decisions:D21")
 async def test_idle_pushes_what_another_session_does(office: Any) -> None:
     await _fill(office, 2)
     mine, other = await office.client(), await office.client()
@@ -208,7 +208,7 @@ async def test_idle_pushes_what_another_session_does(office: Any) -> None:
     assert [await free.line(), await free.line()] == [b"+ idling", b"x OK IDLE completed"]
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_a_folder_that_goes_takes_its_sessions_along(office: Any) -> None:
     mine, idling, other = await office.client(None), await office.client(None), await office.client(None)
     await other.ok(b"CREATE Work")
@@ -229,7 +229,7 @@ async def test_a_folder_that_goes_takes_its_sessions_along(office: Any) -> None:
     assert await other.ask(b"FETCH 1 UID") == [b"BAD Command not valid in this state"]
 
 
-@pytest.mark.covers("D4", "D28", "D21")
+@pytest.mark.covers("mail-server:D4", "decisions:D28", "decisions:D21")
 async def test_star_and_empty_folders(office: Any) -> None:
     client = await office.client()
     assert await client.ask(b"UID FETCH 1:* FLAGS") == [b"OK FETCH completed"]
@@ -244,7 +244,7 @@ async def test_star_and_empty_folders(office: Any) -> None:
     assert await client.ok(b"SEARCH 2:9 UID 1:2") == [b"* SEARCH 2"]
 
 
-@pytest.mark.covers("D4")
+@pytest.mark.covers("mail-server:D4")
 async def test_many_sessions_and_concurrent_changes_agree(office: Any) -> None:
     """However changes and commands interleave, each session's list, followed by what it is told, is the folder's."""
     await _fill(office, 30)
@@ -281,7 +281,7 @@ async def test_many_sessions_and_concurrent_changes_agree(office: Any) -> None:
     assert len(lists[0]) < 30
 
 
-@pytest.mark.covers("D9", "B13")
+@pytest.mark.covers("mail-server:D9", "decisions:B13")
 async def test_another_node(office: Any) -> None:
     """A node that hears nothing of another's changes sees them at NOOP, and while it idles when it is woken."""
     await _fill(office, 2)

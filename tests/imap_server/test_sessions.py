@@ -2,12 +2,15 @@
 
 import asyncio
 import base64
+import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from postroom.base.settings_tree import PlaintextAuth
+from postroom.servers.imap import ImapListener, ImapShared
 
 PASSWORD = b"correct horse battery"
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
@@ -17,22 +20,23 @@ def _plain(user: str, password: bytes, authorise: bytes = b"") -> bytes:
     return base64.b64encode(authorise + b"\0" + user.encode() + b"\0" + password)
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_capabilities_follow_the_state(office: Any) -> None:
     client = await office.connect(await office.listen(tls=True))
     (line,) = await client.ok(b"CAPABILITY")
-    assert line == b"* CAPABILITY IMAP4rev1 LITERAL+ SASL-IR ID ENABLE IDLE STARTTLS AUTH=PLAIN"
+    always = {b"UIDPLUS", b"MOVE", b"SPECIAL-USE", b"CHILDREN", b"NAMESPACE", b"UNSELECT", b"IDLE", b"LITERAL+", b"ID"}
+    assert always | {b"SASL-IR", b"STARTTLS", b"AUTH=PLAIN"} <= set(line.split())
     answer = await client.ask(b'LOGIN %b "%b"' % (office.address.encode(), PASSWORD))
     assert answer[0].startswith(b"OK [CAPABILITY IMAP4rev1 ")
     (line,) = await client.ok(b"CAPABILITY")
     words = set(line.split()[2:])
-    assert {b"UIDPLUS", b"MOVE", b"SPECIAL-USE", b"CHILDREN", b"NAMESPACE", b"UNSELECT", b"IDLE"} <= words
+    assert always <= words
     assert not words & {b"STARTTLS", b"AUTH=PLAIN", b"LOGINDISABLED", b"CONDSTORE", b"QRESYNC"}
     assert await client.ok(b"ENABLE CONDSTORE") == [b"* ENABLED"]
     assert await client.ok(b"NAMESPACE") == [b'* NAMESPACE (("" "/")) NIL NIL']
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_no_password_without_tls_where_it_is_forbidden(office: Any) -> None:
     client = await office.connect(await office.listen(tls=True, plaintext_auth=PlaintextAuth.NEVER))
     (line,) = await client.ok(b"CAPABILITY")
@@ -42,7 +46,7 @@ async def test_no_password_without_tls_where_it_is_forbidden(office: Any) -> Non
     assert (await client.ask(b"AUTHENTICATE PLAIN"))[0].startswith(b"NO [PRIVACYREQUIRED]")
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_authenticate_in_both_forms(office: Any) -> None:
     client = await office.connect()
     initial = _plain(office.address, PASSWORD)
@@ -67,7 +71,7 @@ async def test_authenticate_in_both_forms(office: Any) -> None:
     assert (await third.ask(b"AUTHENTICATE PLAIN " + own))[0].startswith(b"OK ")
 
 
-@pytest.mark.covers("D1", "F3")
+@pytest.mark.covers("mail-server:D1", "mail-server:F3")
 async def test_failures_look_alike_and_are_counted(office: Any) -> None:
     client = await office.connect(await office.listen(max_login_failures=3))
     answers = [
@@ -81,7 +85,7 @@ async def test_failures_look_alike_and_are_counted(office: Any) -> None:
     ]
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_commands_in_the_wrong_state(office: Any) -> None:
     client = await office.connect()
     assert await client.ask(b"SELECT INBOX") == [b"BAD Command not valid in this state"]
@@ -93,7 +97,7 @@ async def test_commands_in_the_wrong_state(office: Any) -> None:
     assert await client.ask(b"FETCH 1 FLAGS") == [b"BAD Command not valid in this state"]
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_pipelined_commands_are_answered_in_order(office: Any) -> None:
     await office.deliver(b"Subject: x\r\n\r\nx\r\n")
     client = await office.connect()
@@ -107,7 +111,7 @@ async def test_pipelined_commands_are_answered_in_order(office: Any) -> None:
     assert lines[-3:] == [b"* BYE Logging out", b"5 OK LOGOUT completed", b""]
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_literal_edge_cases(office: Any) -> None:
     client = await office.client(None)
     # A literal that waits, of no octets, in the middle of a command.
@@ -124,7 +128,7 @@ async def test_literal_edge_cases(office: Any) -> None:
     assert b"* BYE" in await client.rest()
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_long_lines_and_garbage(office: Any) -> None:
     client = await office.client(None)
     assert (await client.ask(b"NOOP " + b"x" * 10_000))[0].startswith(b"BAD ")
@@ -140,7 +144,7 @@ async def test_long_lines_and_garbage(office: Any) -> None:
     assert (await client.ask(b"NOOP"))[-1] == b"OK NOOP completed"
 
 
-@pytest.mark.covers("D21")
+@pytest.mark.covers("decisions:D21")
 async def test_nonsense_ends_the_session(office: Any) -> None:
     client = await office.connect(await office.listen(max_bad_commands=5))
     client.send(b"".join(b"%d NONSENSE\r\n" % n for n in range(20)))
@@ -148,7 +152,7 @@ async def test_nonsense_ends_the_session(office: Any) -> None:
     assert lines == [*(b"%d BAD Unknown command" % n for n in range(5)), b"* BYE Too many bad commands", b""]
 
 
-@pytest.mark.covers("D1", "D9")
+@pytest.mark.covers("mail-server:D1", "mail-server:D9")
 async def test_idle_clients_are_sent_away(office: Any) -> None:
     listener = await office.listen(idle_timeout=0.1, max_idle=0.1)
     client = await office.client(b"INBOX", listener)
@@ -161,7 +165,7 @@ async def test_idle_clients_are_sent_away(office: Any) -> None:
     assert await stranger.rest() == b"x OK NOOP completed\r\n* BYE Autologout; no login\r\n"
 
 
-@pytest.mark.covers("D21")
+@pytest.mark.covers("decisions:D21")
 async def test_connection_limit(office: Any, until: Until) -> None:
     listener = await office.listen(max_connections=1)
     first = await office.connect(listener)
@@ -173,7 +177,7 @@ async def test_connection_limit(office: Any, until: Until) -> None:
     await office.connect(listener)
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_drain_says_goodbye(office: Any) -> None:
     listener = await office.listen()
     resting, idling = await office.client(b"INBOX", listener), await office.client(b"INBOX", listener)
@@ -185,7 +189,7 @@ async def test_drain_says_goodbye(office: Any) -> None:
     assert listener.connection_count == 0
 
 
-@pytest.mark.covers("D1")
+@pytest.mark.covers("mail-server:D1")
 async def test_half_closed_connection_is_still_answered(office: Any) -> None:
     client = await office.connect()
     client.send(b'1 LOGIN %b "%b"\r\n2 LIST "" *\r\n' % (office.address.encode(), PASSWORD))
@@ -193,7 +197,7 @@ async def test_half_closed_connection_is_still_answered(office: Any) -> None:
     assert b"2 OK LIST completed\r\n" in await client.rest()
 
 
-@pytest.mark.covers("J1")
+@pytest.mark.covers("edge:J1")
 async def test_database_away(office: Any) -> None:
     """Commands are refused for the time being; the session lives."""
     client = await office.client()
@@ -211,3 +215,27 @@ async def test_database_away(office: Any) -> None:
     finally:
         office.db._pool = pool
     await client.ok(b'LIST "" *')
+
+
+@pytest.mark.covers("decisions:B19", "decisions:D21")
+async def test_the_listeners_of_a_process_share_their_limits(office: Any) -> None:
+    config = replace(office.config, max_connections=2)
+    shared = ImapShared.make(office.services, config)
+    ports = []
+    for implicit in (False, True):
+        listener = ImapListener(office.services, config, office.tls, implicit_tls=implicit, shared=shared)
+        await listener.start("127.0.0.1", 0)
+        office.listeners.append(listener)
+        ports.append(listener.port)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    kind = type(await office.connect(office.listeners[0]))
+    client = await kind.connect(ports[1], ssl=context)
+    office.clients.append(client)
+    assert (await client.line()).startswith(b"* OK ")
+    for port, options in ((ports[0], {}), (ports[1], {"ssl": context})):
+        client = await kind.connect(port, **options)
+        office.clients.append(client)
+        assert (await client.line()).startswith(b"* BYE [UNAVAILABLE] ")
+    assert [listener.connection_count for listener in office.listeners] == [2, 2]

@@ -82,14 +82,14 @@ def check(content: Content, raw: bytes) -> None:
     assert NOW - timedelta(days=3652) <= content.sent_at <= NOW + timedelta(days=1)
 
 
-@pytest.mark.covers("B2", "B3", "B5", "B13")
+@pytest.mark.covers("edge:B2", "edge:B3", "edge:B5", "edge:B13")
 @settings(max_examples=400, deadline=None)
 @given(raw=BROKEN, headers_only=st.booleans())
 def test_anything_can_be_described(raw: bytes, headers_only: bool) -> None:
     check(describe(TRACE, raw, NOW, headers_only=headers_only), raw)
 
 
-@pytest.mark.covers("B2", "B3", "B5")
+@pytest.mark.covers("edge:B2", "edge:B3", "edge:B5")
 @settings(max_examples=300, deadline=None)
 @given(head=BROKEN, body=BROKEN, kind=st.sampled_from([b"multipart/mixed", b"multipart/alternative", b"text/html"]))
 def test_anything_in_a_frame_can_be_described(head: bytes, body: bytes, kind: bytes) -> None:
@@ -101,7 +101,7 @@ def facts(raw: bytes) -> set[str]:
     return set(describe(TRACE, raw, NOW).facts)
 
 
-@pytest.mark.covers("B3")
+@pytest.mark.covers("edge:B3")
 @pytest.mark.parametrize("header", [b"", b"Message-ID: nonsense\r\n", b"Message-ID:\r\n", b"Message-ID: <>\r\n"])
 def test_a_missing_message_id_is_synthetic(header: bytes) -> None:
     raw = b"From: a@example.com\r\n" + header + b"\r\nHello\r\n"
@@ -110,7 +110,7 @@ def test_a_missing_message_id_is_synthetic(header: bytes) -> None:
     assert content.facts == ("message_id_synthetic",)
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("edge:B13")
 def test_no_sender_or_several() -> None:
     tail = b"Message-ID: <1@example.com>\r\n\r\nHello\r\n"
     assert facts(b"From: a@example.com\r\n" + tail) == set()
@@ -121,7 +121,7 @@ def test_no_sender_or_several() -> None:
     assert several.sender.address == "a@example.com"
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("edge:B5")
 def test_bytes_that_are_no_text_degrade() -> None:
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: text/plain; charset=%s\r\n\r\n"
     assert describe(TRACE, head % b"windows-1252" + b"Gr\xfc\xdfe", NOW).text.strip() == "Grüße"
@@ -130,7 +130,7 @@ def test_bytes_that_are_no_text_degrade() -> None:
     assert "\ufffd" in broken.text
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2", "FR-IN-3")
 def test_depth_and_number_of_parts_are_bounded() -> None:
     deep = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n) for n in range(200))
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n"
@@ -141,7 +141,7 @@ def test_depth_and_number_of_parts_are_bounded() -> None:
     assert len(content.attachments) <= MAX_ATTACHMENTS
 
 
-@pytest.mark.covers("B2", "D5")
+@pytest.mark.covers("edge:B2", "decisions:D5")
 def test_limits() -> None:
     crowd = b", ".join(b"p%d@example.com" % n for n in range(5000))
     raw = b"From: a@example.com\r\nTo: " + crowd + b"\r\nMessage-ID: <1@example.com>\r\n\r\n" + b"word " * 200_000
@@ -153,7 +153,7 @@ def test_limits() -> None:
     assert len(content.snippet) <= 240
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2", "FR-IN-3")
 def test_headers_only_says_so() -> None:
     raw = b"From: a@example.com\r\nSubject: Hi\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
     content = describe(TRACE, raw, NOW, headers_only=True)
@@ -162,7 +162,7 @@ def test_headers_only_says_so() -> None:
     assert (content.raw_sha256, content.body_sha256) == (whole.raw_sha256, whole.body_sha256)
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("edge:B14")
 def test_our_trace_lines_are_in_no_hash() -> None:
     raw = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
     one, two = describe(TRACE, raw, NOW), describe(TRACE.replace(b"from x", b"from elsewhere"), raw, NOW)

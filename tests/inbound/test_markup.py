@@ -34,7 +34,7 @@ ALLOWED_SCHEMES = ("http:", "https:", "mailto:", "tel:")
         ("<b>unclosed", "<b>unclosed</b>"),
     ],
 )
-@pytest.mark.covers("B7", "A8")
+@pytest.mark.covers("edge:B7", "security-privacy:A8", "FR-IN-7")
 def test_what_is_left(markup: str, expected: str) -> None:
     assert sanitise(markup) == expected
 
@@ -64,7 +64,7 @@ def test_never_anything_active(pieces: list[str]) -> None:
             assert source.strip().startswith("cid:")
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 @pytest.mark.parametrize(
     "markup",
     [

@@ -66,7 +66,7 @@ async def parser() -> AsyncIterator[Parser]:
 async def child(parser: Parser, *, other_than: int = 0) -> int:
     """The parser's process, once there is one."""
     async with asyncio.timeout(DEADLINE):
-        while not (found := [pid for pid in parser.process_ids if pid != other_than]):  # noqa: ASYNC110
+        while not (found := [pid for pid in parser.process_ids if pid != other_than]):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.002)
     return found[0]
 
@@ -89,14 +89,14 @@ def is_headers_only(content: Content) -> bool:
     return content.text == "" and "parse_degraded" in content.facts and content.subject == "Large"
 
 
-@pytest.mark.covers("B2", "B18")
+@pytest.mark.covers("decisions:B2", "decisions:B18")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_takes_long_leaves_the_loop(name: str) -> None:
     raw = HOSTILE[name]
     assert not looks_quick(raw) or describe_quickly(TRACE, raw, NOW) is None
 
 
-@pytest.mark.covers("B18")
+@pytest.mark.covers("decisions:B18")
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_mail_does_not(name: str) -> None:
     raw = ORDINARY[name]
@@ -104,7 +104,7 @@ def test_ordinary_mail_does_not(name: str) -> None:
     assert describe_quickly(TRACE, raw, NOW) == describe(TRACE, raw, NOW)
 
 
-@pytest.mark.covers("B2", "B18")
+@pytest.mark.covers("decisions:B2", "decisions:B18")
 async def test_large_messages_are_parsed_in_a_process_of_their_own(parser: Parser) -> None:
     small = ORDINARY["text"]
     assert await parser.describe(TRACE, small, NOW) == describe(TRACE, small, NOW)
@@ -123,7 +123,7 @@ async def test_large_messages_are_parsed_in_a_process_of_their_own(parser: Parse
         await gone(each)
 
 
-@pytest.mark.covers("B2", "J2")
+@pytest.mark.covers("decisions:B2", "edge:J2")
 async def test_a_process_that_dies_is_replaced_once(parser: Parser) -> None:
     await parser.describe(TRACE, LARGE, NOW)
     pid = await child(parser)
@@ -135,7 +135,7 @@ async def test_a_process_that_dies_is_replaced_once(parser: Parser) -> None:
     assert await waiting == await behind == describe(TRACE, LARGE, NOW)
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 async def test_a_process_that_dies_again_costs_the_description(parser: Parser) -> None:
     waiting = asyncio.ensure_future(parser.describe(TRACE, LARGE, NOW))
     first = await child(parser)
@@ -145,7 +145,7 @@ async def test_a_process_that_dies_again_costs_the_description(parser: Parser) -
     assert await parser.describe(TRACE, LARGE, NOW) == describe(TRACE, LARGE, NOW)
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 async def test_a_process_that_dawdles_is_ended() -> None:
     parser = Parser(timeout=DEADLINE)
     try:
@@ -161,7 +161,7 @@ async def test_a_process_that_dawdles_is_ended() -> None:
         parser.close()
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 async def test_waiting_for_a_process_ends() -> None:
     parser = Parser(processes=1, wait=0.05)
     try:
@@ -179,7 +179,7 @@ async def test_waiting_for_a_process_ends() -> None:
         parser.close()
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 async def test_large_messages_leave_a_process_to_the_others() -> None:
     parser = Parser(wait=DEADLINE)
     large = [asyncio.ensure_future(parser.run(LARGE_BYTES, time.sleep, 3600)) for _ in range(3)]
@@ -194,7 +194,7 @@ async def test_large_messages_leave_a_process_to_the_others() -> None:
         parser.close()
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 async def test_processes_end_when_idle_and_after_a_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = Parser(idle=0.05)
     try:
@@ -227,7 +227,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.covers("B2", "J2")
+@pytest.mark.covers("decisions:B2", "edge:J2")
 async def test_processes_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(_SERVER)
@@ -240,7 +240,7 @@ async def test_processes_end_with_a_server_that_was_killed(tmp_path: Path) -> No
     await gone(pid)
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 async def test_whatever_parsing_raises_costs_the_description(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any) -> Content:
         raise AssertionError("a bug")
@@ -251,7 +251,7 @@ async def test_whatever_parsing_raises_costs_the_description(parser: Parser, mon
     assert is_headers_only(await parser.describe(TRACE, HEAD + b"\r\nHello\r\n", NOW))
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2", "FR-IN-3")
 async def test_a_million_parts(parser: Parser) -> None:
     raw = HEAD + b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\n\r\n" * 1_000_000
     content = await parser.describe(TRACE, raw, NOW)
@@ -262,7 +262,7 @@ async def test_a_million_parts(parser: Parser) -> None:
     assert len(content.part_tree) < 100_000
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("decisions:B2")
 @pytest.mark.parametrize("raw", [LARGE, HEAD + b"X: a\r\n" * 200_000 + b"\r\nHello\r\n"], ids=["body", "header"])
 def test_headers_alone(raw: bytes) -> None:
     content = describe(TRACE, raw, NOW, headers_only=True)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mailbox.letters import Box, check_mailbox, make_boxes, raw_mail
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -20,6 +19,7 @@ from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.mailbox.ingest import Failure, Ingest
 from postroom.mailbox.models import Refusal, Refused
+from tests.mailbox.letters import Box, check_mailbox, make_boxes, raw_mail
 
 from .fakes import FakeIngest, To, envelope
 
@@ -45,7 +45,7 @@ def target(box: Box, address: str | None = None) -> To:
     return To(address or box.address, box.ref.mailbox_id, box.ref.tenant_id, box.tenant_id, box.identity_id)
 
 
-@pytest.mark.covers("A8", "J1", "A9")
+@pytest.mark.covers("mail-server:A8", "edge:J1", "mail-server:A9")
 @pytest.mark.parametrize(
     ("answer", "code", "enhanced"),
     [
@@ -66,7 +66,7 @@ async def test_replies(clock: ManualClock, answer: Any, code: int, enhanced: str
         assert ingest.taken[0].copies[0].id in reply.text
 
 
-@pytest.mark.covers("A8", "B5")
+@pytest.mark.covers("mail-server:A8", "decisions:B5")
 @settings(max_examples=50)
 @given(raw=st.binary(max_size=400))
 async def test_bytes_are_trace_then_exactly_the_original(raw: bytes) -> None:
@@ -86,7 +86,7 @@ async def test_bytes_are_trace_then_exactly_the_original(raw: bytes) -> None:
     assert (content.prefix_len, content.raw_size) == (len(prefix), len(prefix) + len(raw))
 
 
-@pytest.mark.covers("A8", "A10")
+@pytest.mark.covers("mail-server:A8", "edge:A10")
 async def test_several_recipients_are_named_to_nobody(clock: ManualClock) -> None:
     ingest = FakeIngest()
     one, two = To("one@agents.example", 1), To("two@agents.example", 2)
@@ -104,7 +104,7 @@ async def test_several_recipients_are_named_to_nobody(clock: ManualClock) -> Non
     assert first.blob_key == f"t/{one.tenant_public_id}/i/{one.identity_public_id}/m/{first.id}/raw.eml"
 
 
-@pytest.mark.covers("A9")
+@pytest.mark.covers("edge:A9")
 @pytest.mark.parametrize(
     ("to", "cc", "primary"),
     [
@@ -128,7 +128,7 @@ async def test_the_primary_recipient(clock: ManualClock, to: str, cc: str, prima
     assert {copy.mailbox.mailbox_id for copy in delivery.copies if copy.is_primary_recipient} == primary
 
 
-@pytest.mark.covers("A10", "B14")
+@pytest.mark.covers("edge:A10", "edge:B14")
 @pytest.mark.parametrize("first", ["alias@agents.example", "box@agents.example"])
 async def test_alias_and_primary_in_one_envelope(clock: ManualClock, first: str) -> None:
     ingest = FakeIngest()
@@ -145,7 +145,7 @@ async def blobs(tmp_path: Path) -> AsyncIterator[MaildirStore]:
     await store.close()
 
 
-@pytest.mark.covers("A8", "A9", "A10", "B14", "B3", "J2")
+@pytest.mark.covers("mail-server:A8", "edge:A9", "edge:A10", "edge:B14", "edge:B3", "edge:J2")
 async def test_with_real_ingest(
     db: Database, clock: ManualClock, ids: IdGenerator, blobs: MaildirStore, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ def test_base64(data: bytes) -> None:
     assert decode_base64(encoded.rstrip(b"=\n")) == data
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("edge:B5")
 @pytest.mark.parametrize(
     ("encoded", "data"),
     [
@@ -62,7 +62,7 @@ def test_uuencode() -> None:
     assert decode_uuencode(b"note\nbegin 644 x.bin\n" + lines + b"`\nend\nrest") == data
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("edge:B5")
 @pytest.mark.parametrize(
     ("label", "codec", "text"),
     [
@@ -93,7 +93,7 @@ def test_charsets(label: str | None, codec: str, text: str) -> None:
     assert charset.decode(text.encode(codec), label) == (text, True)
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("edge:B5")
 def test_what_cannot_be_decoded_is_replaced_and_told() -> None:
     assert charset.decode(b"a\xffb", "utf-8") == ("a\ufffdb", False)
     assert charset.decode("a\ufffdb".encode(), "utf-8") == ("a\ufffdb", True)
@@ -134,7 +134,7 @@ def chosen(source: str) -> tuple[Paths, Paths, Paths]:
     return ([p for p, _ in parts.text], [p for p, _ in parts.html], [p for p, _ in parts.attachments])
 
 
-@pytest.mark.covers("D26", "B7")
+@pytest.mark.covers("decisions:D26", "edge:B7")
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -175,7 +175,7 @@ def test_interleaved_text_is_all_body() -> None:
     ]
 
 
-@pytest.mark.covers("B4")
+@pytest.mark.covers("edge:B4", "FR-IN-7")
 def test_html_only_and_blank_plain() -> None:
     for source in (HTML, multipart("alternative", "Content-Type: text/plain\n\n \n", HTML)):
         raw = source.encode()
@@ -203,7 +203,7 @@ def test_cut_source_is_still_clean() -> None:
     assert found.text == "€" * 333
 
 
-@pytest.mark.covers("B6")
+@pytest.mark.covers("edge:B6")
 def test_attachments_and_names() -> None:
     raw = multipart(
         "mixed",
@@ -236,7 +236,7 @@ def test_snippet() -> None:
     assert len(snippet("ab " * 1000)) <= 240
 
 
-@pytest.mark.covers("B4")
+@pytest.mark.covers("edge:B4", "FR-IN-7")
 @pytest.mark.parametrize(
     ("markup", "text"),
     [

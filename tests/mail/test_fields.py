@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.mail.address import Address, parse_addresses, parse_raw_list
+from postroom.mail.address import parse_addresses, parse_raw_list
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import encode_words
 from postroom.mail.header import Headers, decode_value
@@ -15,7 +15,7 @@ from postroom.mail.ids import normalise_message_id, parse_references
 from postroom.mail.subject import normalise_subject
 
 
-@pytest.mark.covers("B5")
+@pytest.mark.covers("edge:B5")
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -155,7 +155,7 @@ def test_date_without_zone_is_utc() -> None:
     assert parse_date("2 Feb 2026 10:00:00") == datetime(2026, 2, 2, 10, tzinfo=UTC)
 
 
-@pytest.mark.covers("B3")
+@pytest.mark.covers("edge:B3")
 @pytest.mark.parametrize(
     ("value", "normal"),
     [
@@ -190,7 +190,7 @@ def test_references_keep_the_last_two_hundred() -> None:
     assert parse_references("nothing here") == []
 
 
-@pytest.mark.covers("C8")
+@pytest.mark.covers("edge:C8")
 @pytest.mark.parametrize(
     ("subject", "normal"),
     [

@@ -186,5 +186,6 @@ def test_envelope_addresses_agree_with_the_standard_library(boxes: list[str]) ->
     raw = f"From: {boxes[0]}\r\nTo: {', '.join(boxes)}\r\n\r\n".encode()
     made = read_back("ENVELOPE", envelope(parse(raw)))
     theirs = email.message_from_bytes(raw, policy=email.policy.default)["to"].addresses
+    # Read back as an Envelope.
     ours = [(a.name.decode(), a.mailbox.decode(), a.host.decode()) for a in made.to]  # type: ignore[attr-defined]
     assert ours == [(a.display_name, a.username, a.domain) for a in theirs]

@@ -82,6 +82,7 @@ def check_invariants(raw: bytes, root: Part, max_depth: int = 32, max_parts: int
     assert unpack_tree(pack_tree(root)) == root
 
 
+@pytest.mark.covers("FR-THR-2")
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_parts_and_their_numbers(line_end: str) -> None:
     raw = MIXED.replace("\n", line_end).encode()
@@ -115,6 +116,7 @@ def test_single_part_is_part_one() -> None:
     assert message.part((1, 1)) is None
 
 
+@pytest.mark.covers("FR-THR-2")
 def test_message_as_whole_body_of_a_message() -> None:
     raw = crlf("Content-Type: message/rfc822\n\nSubject: in\n\ntext")
     message = parse(raw)
@@ -124,7 +126,7 @@ def test_message_as_whole_body_of_a_message() -> None:
     assert raw[inner.body_start :] == b"text"
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 @pytest.mark.parametrize(
     ("text", "content_type", "content"),
     [
@@ -147,7 +149,7 @@ def test_broken_structure_shows_what_there_is(text: str, content_type: str, cont
     assert raw[message.root.body_start : message.root.body_end] == content
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 @pytest.mark.parametrize(
     "text",
     [
@@ -202,7 +204,7 @@ def test_boundary_with_colon_is_no_field() -> None:
     assert [path for path, _ in walk(message.root)] == [(1,), (2,)]
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 def test_caps() -> None:
     deep = b"".join(b"Content-Type: multipart/mixed; boundary=%d\n\n--%d\n" % (n, n) for n in range(10_000))
     message = parse(deep)
@@ -228,7 +230,7 @@ def test_caps() -> None:
     assert small.degraded
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 def test_flood_of_lines_that_look_like_boundaries() -> None:
     raw = (
         b"Content-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: multipart/mixed; boundary=b+\n\n"
@@ -394,14 +396,14 @@ def exercise(raw: bytes) -> None:
         assert find_part(message.root, path) is part
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(FRAGMENTS, st.binary(max_size=12)), max_size=40))
 def test_any_bytes(fragments: list[bytes]) -> None:
     exercise(b"".join(fragments))
 
 
-@pytest.mark.covers("B2")
+@pytest.mark.covers("edge:B2")
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_mutated_messages(data: st.DataObject) -> None:

@@ -28,7 +28,7 @@ async def main(url: str, directory: str, version: int, page: int, dies_at: int) 
             os.kill(os.getpid(), signal.SIGKILL)
         return replace(describe(prefix, original, received_at), envelope=b"(NEW)")
 
-    rerender.PAGE = page  # type: ignore[misc]
+    rerender.PAGE = page  # type: ignore[misc] # a Final, small for the test
     blobs = MaildirStore(Path(directory))
     async with Database(url) as db:
         await rerender.Rerender(db, blobs, dying, SystemClock(), version=version).run_once()

@@ -10,10 +10,10 @@ from typing import Any
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
-from postroom.db import Database
+from postroom.db import Connection, Database
 from postroom.mailbox.models import ChangeKind, FolderKey, MailboxRef
 from postroom.mailbox.service import Mailboxes
-from postroom.mailbox.writing import begin_write
+from postroom.mailbox.writing import MailboxWrite, begin_write
 
 _numbers = itertools.count(1)
 
@@ -84,96 +84,42 @@ class World:
         """A message in a folder, with every row and counter that delivery leaves."""
         folder_id = await self.folder(folder)
         now = self.clock.now()
-        at = received_at or now
-        message_id = self.ids.new("msg_")
-        number = next(_numbers)
-        inbound, seen = direction == "inbound", "$seen" in flags
+        letter = _Letter(
+            message_id=self.ids.new("msg_"),
+            number=next(_numbers),
+            flags=flags,
+            is_inbound=direction == "inbound",
+            size=size,
+            subject=subject,
+            sender=sender,
+            to=to,
+            cc=cc,
+            at=received_at or now,
+            facts=facts,
+            text=text,
+        )
         async with self.db.transaction() as conn:
             write = await begin_write(conn, self.ref, now)
-            t, b = self.ref.tenant_id, self.ref.mailbox_id
             if thread is None:
-                seq = await conn.fetchval(
-                    "UPDATE mailboxes SET next_thread_seq = next_thread_seq + 1 WHERE id = $1 "
-                    "RETURNING next_thread_seq - 1",
-                    b,
-                )
-                thread_id = self.ids.new("thr_")
-                await conn.execute(
-                    "INSERT INTO threads (tenant_id, mailbox_id, seq, public_id, subject, first_at, last_at) "
-                    "VALUES ($1, $2, $3, $4, $5, $6, $6)",
-                    *(t, b, seq, thread_id, subject, at),
-                )
+                seq, thread_id = await _new_thread(conn, self.ref, self.ids.new("thr_"), letter)
             else:
                 seq, thread_id = thread.thread_seq, thread.thread
-            people = [{"address": a, "name": n} for a, n in ([sender] if sender and inbound else []) + [*to, *cc]]
-            await conn.execute(
-                """
-                UPDATE threads SET message_count = message_count + 1, unread_count = unread_count + $4,
-                  last_at = greatest(last_at, $5), participants_json = $7,
-                  last_inbound_at = CASE WHEN $6 THEN greatest(last_inbound_at, $5) ELSE last_inbound_at END,
-                  last_outbound_at = CASE WHEN $6 THEN last_outbound_at ELSE greatest(last_outbound_at, $5) END
-                WHERE tenant_id = $1 AND mailbox_id = $2 AND seq = $3
-                """,
-                *(t, b, seq, int(inbound and not seen), at, inbound, people),
-            )
-            key = await conn.fetchval(
-                """
-                INSERT INTO messages (tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status,
-                  rfc_message_id,
-                  in_reply_to, reference_ids, raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len,
-                    from_address, from_name,
-                  delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at,
-                    kind, verdict, facts,
-                  parser_version, envelope, body_structure, part_tree)
-                VALUES ($1, nextval('message_ids'), $3, $2, $4, 'mx', $5, $6, $7, NULL, '{}', $8, $8, $9, $10, 120, $11,
-                $12,
-                  'box@agents.example', false, true, $13, lower($13), left($14, 240), $15, $15, 'normal', 'pass', $16,
-                  1, 'envelope', 'structure', 'parts')
-                RETURNING id
-                """,
-                *(t, b, message_id, seq, direction, "received" if inbound else "submitted", f"{number}@example.com"),
-                *(
-                    number.to_bytes(32, "big"),
-                    f"blob/{message_id}",
-                    size,
-                    *(sender or (None, None)),
-                    subject,
-                    text,
-                    at,
-                    list(facts),
-                ),
-            )
-            await conn.execute(
-                "INSERT INTO message_texts VALUES ($1, $2, $3, $4, $5)", t, key, text + " all", f"<p>{text}", text
-            )
-            for kind, group in (("to", to), ("cc", cc)):
-                for position, (address, name) in enumerate(group):
-                    await conn.execute(
-                        "INSERT INTO recipients VALUES ($1, $2, $3, $4, $5, $6)", t, key, kind, position, address, name
-                    )
-            for position in range(attachments):
-                await conn.execute(
-                    "INSERT INTO attachments "
-                    "VALUES ($1, $2, $3, $4, '2', 'a.pdf', 'application/pdf', 10, 'attachment', NULL)",
-                    *(t, key, position, self.ids.new("att_")),
-                )
-            uid = await conn.fetchval(
-                """
-                UPDATE folders SET uid_next = uid_next + 1, message_count = message_count + 1,
-                  unseen_count = unseen_count + $3,
-                  deleted_count = deleted_count + $4, total_bytes = total_bytes + $5, highest_modseq = $6
-                WHERE tenant_id = $1 AND id = $2 RETURNING uid_next - 1
-                """,
-                *(t, folder_id, int(not seen), int("$deleted" in flags), size, write.modseq),
-            )
-            await conn.execute(
-                "INSERT INTO placements VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                *(t, folder_id, uid, b, key, size, write.modseq, at, now, list(flags)),
-            )
-            write.used_bytes += size
-            write.log(ChangeKind.PLACED, folder_id=folder_id, uid=uid, message=message_id, flags=flags)
+            await _grow_thread(conn, self.ref, seq, letter)
+            key = await _insert_message(conn, self.ref, seq, letter)
+            await _insert_parts(conn, self.ref, key, letter, [self.ids.new("att_") for _ in range(attachments)])
+            uid = await _place(write, folder_id, key, letter)
             await write.finish()
-        return Seeded(key, message_id, thread_id, seq, uid, f"blob/{message_id}")
+        return Seeded(key, letter.message_id, thread_id, seq, uid, letter.blob_key)
+
+    async def remove(self, message_id: str) -> None:
+        """Expunge a message from every folder in which it stands."""
+        await self.boxes.change_message(self.ref, message_id, add=["$deleted"])
+        for row in await self.rows(
+            "SELECT p.folder_id, p.uid FROM placements p JOIN messages m ON m.id = p.message_id "
+            "WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND m.public_id = $3",
+            message_id,
+        ):
+            await self.boxes.expunge(self.ref, row["folder_id"], [row["uid"]])
 
     async def fill(self, folder: str, count: int, *, per_thread: int = 1, analyze: bool = True) -> range:
         """`count` unseen messages at once; the UIDs they got. `analyze` brings statistics up to date."""
@@ -198,6 +144,120 @@ class World:
             async with self.db.acquire() as conn:
                 await conn.execute("ANALYZE")
         return range(uid_next - count, uid_next)
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """What `World.add` was asked for."""
+
+    message_id: str
+    number: int
+    flags: Sequence[str]
+    is_inbound: bool
+    size: int
+    subject: str
+    sender: tuple[str, str] | None
+    to: Sequence[tuple[str, str]]
+    cc: Sequence[tuple[str, str]]
+    at: datetime
+    facts: Sequence[str]
+    text: str
+
+    @property
+    def blob_key(self) -> str:
+        return f"blob/{self.message_id}"
+
+
+async def _new_thread(conn: Connection, ref: MailboxRef, thread_id: str, letter: _Letter) -> tuple[int, str]:
+    seq = await conn.fetchval(
+        "UPDATE mailboxes SET next_thread_seq = next_thread_seq + 1 WHERE id = $1 RETURNING next_thread_seq - 1",
+        ref.mailbox_id,
+    )
+    await conn.execute(
+        "INSERT INTO threads (tenant_id, mailbox_id, seq, public_id, subject, first_at, last_at) "
+        "VALUES ($1, $2, $3, $4, $5, $6, $6)",
+        *(ref.tenant_id, ref.mailbox_id, seq, thread_id, letter.subject, letter.at),
+    )
+    return seq, thread_id
+
+
+async def _grow_thread(conn: Connection, ref: MailboxRef, seq: int, letter: _Letter) -> None:
+    sender = [letter.sender] if letter.sender and letter.is_inbound else []
+    people = [{"address": a, "name": n} for a, n in (*sender, *letter.to, *letter.cc)]
+    await conn.execute(
+        """
+        UPDATE threads SET message_count = message_count + 1, unread_count = unread_count + $4,
+          last_at = greatest(last_at, $5), participants_json = $7,
+          last_inbound_at = CASE WHEN $6 THEN greatest(last_inbound_at, $5) ELSE last_inbound_at END,
+          last_outbound_at = CASE WHEN $6 THEN last_outbound_at ELSE greatest(last_outbound_at, $5) END
+        WHERE tenant_id = $1 AND mailbox_id = $2 AND seq = $3
+        """,
+        *(ref.tenant_id, ref.mailbox_id, seq, int(letter.is_inbound and "$seen" not in letter.flags)),
+        *(letter.at, letter.is_inbound, people),
+    )
+
+
+async def _insert_message(conn: Connection, ref: MailboxRef, seq: int, letter: _Letter) -> int:
+    direction, status = ("inbound", "received") if letter.is_inbound else ("outbound", "submitted")
+    key: int = await conn.fetchval(
+        """
+        INSERT INTO messages (tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status,
+          rfc_message_id, in_reply_to, reference_ids, raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len,
+          from_address, from_name, delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet,
+          sent_at, received_at, kind, verdict, facts, parser_version, envelope, body_structure, part_tree)
+        VALUES ($1, nextval('message_ids'), $3, $2, $4, 'mx', $5, $6, $7, NULL, '{}', $8, $8, $9, $10, 120, $11, $12,
+          'box@agents.example', false, true, $13, lower($13), left($14, 240), $15, $15, 'normal', 'pass', $16, 1,
+          'envelope', 'structure', 'parts')
+        RETURNING id
+        """,
+        *(ref.tenant_id, ref.mailbox_id, letter.message_id, seq, direction, status, f"{letter.number}@example.com"),
+        *(letter.number.to_bytes(32, "big"), letter.blob_key, letter.size, *(letter.sender or (None, None))),
+        *(letter.subject, letter.text, letter.at, list(letter.facts)),
+    )
+    return key
+
+
+async def _insert_parts(
+    conn: Connection, ref: MailboxRef, key: int, letter: _Letter, attachment_ids: Sequence[str]
+) -> None:
+    """Texts, recipients and attachments."""
+    text = letter.text
+    await conn.execute(
+        "INSERT INTO message_texts VALUES ($1, $2, $3, $4, $5)",
+        *(ref.tenant_id, key, text + " all", f"<p>{text}", text),
+    )
+    for kind, group in (("to", letter.to), ("cc", letter.cc)):
+        for position, (address, name) in enumerate(group):
+            await conn.execute(
+                "INSERT INTO recipients VALUES ($1, $2, $3, $4, $5, $6)",
+                *(ref.tenant_id, key, kind, position, address, name),
+            )
+    for position, attachment_id in enumerate(attachment_ids):
+        await conn.execute(
+            "INSERT INTO attachments VALUES ($1, $2, $3, $4, '2', 'a.pdf', 'application/pdf', 10, 'attachment', NULL)",
+            *(ref.tenant_id, key, position, attachment_id),
+        )
+
+
+async def _place(write: MailboxWrite, folder_id: FolderKey, key: int, letter: _Letter) -> int:
+    """The UID that the message got."""
+    flags, size, ref = letter.flags, letter.size, write.ref
+    uid: int = await write.conn.fetchval(
+        """
+        UPDATE folders SET uid_next = uid_next + 1, message_count = message_count + 1,
+          unseen_count = unseen_count + $3,
+          deleted_count = deleted_count + $4, total_bytes = total_bytes + $5, highest_modseq = $6
+        WHERE tenant_id = $1 AND id = $2 RETURNING uid_next - 1
+        """,
+        *(ref.tenant_id, folder_id, int("$seen" not in flags), int("$deleted" in flags), size, write.modseq),
+    )
+    await write.conn.execute(
+        "INSERT INTO placements VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        *(ref.tenant_id, folder_id, uid, ref.mailbox_id, key, size, write.modseq, letter.at, write.now, list(flags)),
+    )
+    write.used_bytes += size
+    write.log(ChangeKind.PLACED, folder_id=folder_id, uid=uid, message=letter.message_id, flags=flags)
+    return uid
 
 
 # $1 tenant, $2 mailbox, $3 folder, $4 count, $5 start, $6 base of numbers, $7 messages of a thread, $8 modseq

@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 
-from tests.mailbox.letters import Box, Pen, raw_mail
-from tests.mailbox.stores import MemoryBlobs
-
 from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import MailboxRef
+from tests.mailbox.letters import Box, Pen, raw_mail
+from tests.mailbox.stores import MemoryBlobs
 
 
 async def main(url: str, tenant: int, mailbox: int, tenant_id: str, identity_id: str) -> None:

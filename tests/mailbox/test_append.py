@@ -125,7 +125,19 @@ class Model:
         return self.kept[-1]
 
 
-@pytest.mark.covers("C1", "C8", "C9", "B3", "B14", "J2", "A7", "D4", "D12", "B20")
+@pytest.mark.covers(
+    "edge:C1",
+    "FR-THR-1",
+    "edge:C8",
+    "edge:C9",
+    "edge:B3",
+    "edge:B14",
+    "edge:J2",
+    "decisions:A7",
+    "mail-server:D4",
+    "decisions:D12",
+    "decisions:B20",
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(LETTERS, min_size=1, max_size=5), min_size=1, max_size=5))
 async def test_any_sequence_of_batches(
@@ -182,7 +194,7 @@ async def _compare(conn: Connection, box: Box, model: Model) -> None:
     assert len({id(one.thread) for one in model.kept}) == len(threads)
 
 
-@pytest.mark.covers("B14", "A8")
+@pytest.mark.covers("edge:B14", "mail-server:A8")
 async def test_alias_and_primary_of_one_mailbox_are_one_copy(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -197,7 +209,7 @@ async def test_alias_and_primary_of_one_mailbox_are_one_copy(
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("B14", "J2")
+@pytest.mark.covers("edge:B14", "edge:J2")
 async def test_a_retry_in_a_later_batch_changes_nothing(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen, raw = Pen(ids, clock), raw_mail(message_id="one@example.com")
@@ -212,7 +224,7 @@ async def test_a_retry_in_a_later_batch_changes_nothing(db: Database, clock: Man
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("A8", "E4")
+@pytest.mark.covers("mail-server:A8", "mail-server:E4")
 async def test_quota_is_all_or_nothing(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (roomy,) = await make_boxes(db, ids, clock)
     (small,) = await make_boxes(db, ids, clock, quota_bytes=2000)
@@ -240,7 +252,7 @@ async def test_quota_is_all_or_nothing(db: Database, clock: ManualClock, ids: Id
         assert await conn.fetchval("SELECT count(*) FROM messages") == 3
 
 
-@pytest.mark.covers("E4", "B14")
+@pytest.mark.covers("mail-server:E4", "edge:B14")
 async def test_two_equal_copies_need_room_for_one(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock, quota_bytes=2000)
     pen, raw = Pen(ids, clock), raw_mail(body="y" * 1200)
@@ -250,7 +262,7 @@ async def test_two_equal_copies_need_room_for_one(db: Database, clock: ManualClo
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("A8")
+@pytest.mark.covers("mail-server:A8")
 async def test_refusals(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     boxes = await make_boxes(db, ids, clock, 4)
     pen = Pen(ids, clock)
@@ -285,7 +297,7 @@ async def test_refusals(db: Database, clock: ManualClock, ids: IdGenerator) -> N
             await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("decisions:B14")
 async def test_a_held_mailbox_leaves_its_groups_untouched(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     held, free = await make_boxes(db, ids, clock, 2)
     pen = Pen(ids, clock)
@@ -307,7 +319,7 @@ async def test_a_held_mailbox_leaves_its_groups_untouched(db: Database, clock: M
         await other.close()
 
 
-@pytest.mark.covers("C3", "A10")
+@pytest.mark.covers("edge:C3", "edge:A10")
 async def test_the_thread_remembers_the_address_they_wrote_to(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -342,7 +354,7 @@ async def test_the_thread_remembers_the_address_they_wrote_to(
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("C1", "C9")
+@pytest.mark.covers("edge:C1", "edge:C9")
 async def test_participants_are_bounded_and_take_newer_names(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -372,7 +384,7 @@ async def test_participants_are_bounded_and_take_newer_names(
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("C9", "B3")
+@pytest.mark.covers("edge:C9", "edge:B3", "FR-THR-1")
 async def test_the_newest_message_with_an_id_names_the_thread(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -390,7 +402,7 @@ async def test_the_newest_message_with_an_id_names_the_thread(
         assert conflicts == {old.id, new.id}
 
 
-@pytest.mark.covers("D9")
+@pytest.mark.covers("edge:D9")
 async def test_rows_say_what_was_given(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)

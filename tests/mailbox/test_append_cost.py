@@ -23,7 +23,7 @@ from .stores import MemoryBlobs
 MAX_STATEMENTS = 12
 
 
-@pytest.mark.covers("B14", "B20")
+@pytest.mark.covers("decisions:B14", "decisions:B20")
 async def test_a_batch_costs_the_same_statements_at_any_size(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -101,7 +101,7 @@ class Spoiled:
         return Delivery((raw,), (with_parts(self.pen.copy(self.box, raw), self.ids, count, recipients=people),))
 
 
-@pytest.mark.covers("B2", "B14", "B15")
+@pytest.mark.covers("decisions:B2", "decisions:B14", "decisions:B15")
 async def test_one_batch_of_every_oddity(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,7 @@ async def test_one_batch_of_every_oddity(
         assert await conn.fetchval("SELECT max(length(text)) FROM message_texts") == len(words)
 
 
-@pytest.mark.covers("B15")
+@pytest.mark.covers("decisions:B15")
 async def test_one_culprit_among_many_is_found_by_halving(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

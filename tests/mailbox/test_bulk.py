@@ -46,7 +46,7 @@ async def log_position(world: World) -> int:
         return int(await conn.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
 
 
-@pytest.mark.covers("A5", "B14")
+@pytest.mark.covers("decisions:A5", "decisions:B14")
 @pytest.mark.parametrize("flag", ["$flagged", "$seen"])
 async def test_a_store_of_a_thousand_messages_writes_little(world: World, flag: str) -> None:
     """At most a megabyte of write-ahead log, in threads of three.
@@ -103,7 +103,7 @@ async def elsewhere(world: World, ingest: Ingest, db: Database, clock: ManualClo
     return Elsewhere(world, ingest, box)
 
 
-@pytest.mark.covers("A5", "B14")
+@pytest.mark.covers("decisions:A5", "decisions:B14")
 async def test_a_move_of_many_messages_holds_up_nobody(
     world: World, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ async def test_a_move_of_many_messages_holds_up_nobody(
     assert (counts["INBOX"], counts["Archive"]) == (0, MANY)
 
 
-@pytest.mark.covers("A5", "B14")
+@pytest.mark.covers("decisions:A5", "decisions:B14")
 async def test_a_move_of_many_messages_lets_others_write_between_its_chunks(world: World) -> None:
     inbox, archive = await world.folder("INBOX"), await world.folder("Archive")
     uids = await world.fill("INBOX", MANY, per_thread=3)
@@ -137,7 +137,7 @@ async def test_a_move_of_many_messages_lets_others_write_between_its_chunks(worl
     assert len(world.told) == MANY // CHUNK + 1
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("decisions:B14")
 async def test_a_rename_of_a_folder_with_many_messages_holds_up_nobody(
     world: World, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ async def world(db: Database, clock: ManualClock, ids: IdGenerator) -> World:
     return await make_world(db, clock, ids)
 
 
-@pytest.mark.covers("D8", "E3")
+@pytest.mark.covers("mail-server:D8", "mail-server:E3")
 async def test_only_what_is_deleted_and_named_goes(world: World) -> None:
     inbox = await world.folder("INBOX")
     kept = await world.add()
@@ -37,7 +37,7 @@ async def test_only_what_is_deleted_and_named_goes(world: World) -> None:
     assert (folder.message_count, folder.unseen_count, folder.deleted_count, folder.uid_next) == (1, 1, 0, 4)
 
 
-@pytest.mark.covers("A5", "D8")
+@pytest.mark.covers("decisions:A5", "mail-server:D8")
 async def test_everything_of_a_message_goes_with_it(world: World) -> None:
     m = await world.add(attachments=2)
     await world.remove(m.id)
@@ -76,7 +76,7 @@ async def test_what_a_thread_says_afterwards(world: World) -> None:
     assert view.last_direction == "outbound"
 
 
-@pytest.mark.covers("B14", "E2")
+@pytest.mark.covers("decisions:B14", "mail-server:E2")
 async def test_large_expunges_go_in_chunks(world: World) -> None:
     uids = await world.fill("INBOX", 2000, per_thread=5)
     inbox = await world.folder("INBOX")
@@ -108,7 +108,7 @@ class FailingBlobs:
         raise StorageError("no such luck")
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 async def test_bytes_go_after_the_commit_and_may_stay_behind(world: World) -> None:
     m = await world.add(flags=["$deleted"])
     blobs = FailingBlobs(world)

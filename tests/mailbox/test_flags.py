@@ -27,7 +27,7 @@ async def log_length(world: World) -> int:
     return length
 
 
-@pytest.mark.covers("A5", "D5")
+@pytest.mark.covers("decisions:A5", "mail-server:D5")
 async def test_only_what_changes_is_logged(world: World) -> None:
     inbox = await world.folder("INBOX")
     seen, unseen = await world.add(flags=["$seen"]), await world.add()
@@ -47,7 +47,7 @@ async def test_only_what_changes_is_logged(world: World) -> None:
     assert await log_length(world) == before + 1
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_the_order_of_stored_flags_means_nothing(world: World) -> None:
     m = await world.add(flags=["work", "$seen"])
     answer = await world.boxes.set_flags(
@@ -56,7 +56,7 @@ async def test_the_order_of_stored_flags_means_nothing(world: World) -> None:
     assert answer[0].result is FlagResult.SAME
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_unchanged_since(world: World) -> None:
     inbox = await world.folder("INBOX")
     a, b = await world.add(), await world.add()
@@ -68,7 +68,7 @@ async def test_unchanged_since(world: World) -> None:
     assert answer[1].modseq > point
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_too_many_keywords_change_nothing(world: World) -> None:
     inbox = await world.folder("INBOX")
     m = await world.add(flags=[f"k{n}" for n in range(64)])
@@ -82,7 +82,7 @@ async def test_too_many_keywords_change_nothing(world: World) -> None:
     await world.boxes.change_message(world.ref, m.id, add=["more", "$seen"], remove=["k1"])
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("decisions:A5")
 async def test_a_message_is_changed_wherever_it_stands(world: World) -> None:
     m = await world.add()
     inbox = await world.folder("INBOX")
@@ -97,7 +97,7 @@ async def test_a_message_is_changed_wherever_it_stands(world: World) -> None:
     assert caught.value.code == "message_not_found"
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("decisions:A5")
 async def test_a_copy_does_not_decide_what_is_read(world: World) -> None:
     m = await world.add()
     inbox, archive = await world.folder("INBOX"), await world.folder("Archive")
@@ -111,7 +111,7 @@ async def test_a_copy_does_not_decide_what_is_read(world: World) -> None:
     assert await world.value(unread) == 0
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("decisions:A5")
 async def test_a_clock_that_went_back_changes_which_placement_is_the_oldest(world: World) -> None:
     m = await world.add()
     inbox, archive, junk = [await world.folder(name) for name in ("INBOX", "Archive", "Junk")]
@@ -147,7 +147,7 @@ async def test_a_thread_is_changed_as_a_whole(world: World) -> None:
     assert caught.value.code == "thread_not_found"
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("decisions:B14")
 async def test_many_messages_go_in_chunks(world: World) -> None:
     uids = await world.fill("INBOX", 2500, per_thread=3)
     world.told.clear()
@@ -162,7 +162,7 @@ async def test_many_messages_go_in_chunks(world: World) -> None:
     assert sorted(row["count"] for row in kinds) == [500, 1000, 1000]
 
 
-@pytest.mark.covers("B10", "B14")
+@pytest.mark.covers("decisions:B10", "decisions:B14")
 async def test_concurrent_writers_do_not_lock_each_other_out(world: World) -> None:
     a = await world.fill("INBOX", 60, per_thread=4)
     inbox, archive = await world.folder("INBOX"), await world.folder("Archive")

@@ -11,7 +11,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.mailbox import rules
-from postroom.mailbox.models import STANDARD_FOLDERS, SpecialUse
+from postroom.mailbox.models import STANDARD_FOLDERS, Folder, SpecialUse
 from postroom.mailbox.rules import LimitExceeded
 
 from .seed import World, make_world
@@ -26,9 +26,14 @@ async def names(world: World) -> list[str]:
     return [folder.name for folder in await world.boxes.list_folders(world.ref)]
 
 
+async def with_role(world: World, role: SpecialUse) -> Folder:
+    (found,) = [folder for folder in await world.boxes.list_folders(world.ref) if folder.special_use is role]
+    return found
+
+
 async def refused(code: str, awaitable: object) -> None:
     with pytest.raises(PostroomError) as caught:
-        await awaitable  # type: ignore[misc]
+        await awaitable  # type: ignore[misc] # every case is a coroutine
     assert caught.value.code == code
 
 
@@ -37,7 +42,7 @@ async def make_again(world: World) -> None:
         await world.boxes.create_mailbox_rows(conn, world.ref, identity_id="unused", tenant_id="unused")
 
 
-@pytest.mark.covers("D2", "B21")
+@pytest.mark.covers("mail-server:D2", "decisions:B21")
 async def test_the_standard_set(world: World) -> None:
     folders = await world.boxes.list_folders(world.ref)
     assert [(f.name, f.special_use) for f in folders] == sorted(
@@ -48,7 +53,7 @@ async def test_the_standard_set(world: World) -> None:
     assert sorted(f.uid_validity for f in folders) == list(range(now, now + len(folders)))
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_making_the_standard_set_again_makes_only_what_is_missing(world: World) -> None:
     before = await world.boxes.list_folders(world.ref)
     seq = await world.value("SELECT change_seq FROM mailboxes WHERE tenant_id = $1 AND id = $2")
@@ -64,7 +69,7 @@ async def test_making_the_standard_set_again_makes_only_what_is_missing(world: W
     assert (await with_role(world, SpecialUse.ARCHIVE)).name == "Archive"
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_creating_makes_parents(world: World) -> None:
     made = await world.boxes.create_folder(world.ref, "a/b/c")
     assert made.name == "a/b/c"
@@ -86,7 +91,7 @@ async def test_creating_makes_parents(world: World) -> None:
     await refused("folder_not_found", world.boxes.folder(world.ref, "not//possible"))
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_one_folder_of_a_special_use(world: World) -> None:
     made = await world.boxes.create_folder(world.ref, "Everything", SpecialUse.ALL)
     assert made.special_use is SpecialUse.ALL
@@ -103,7 +108,7 @@ async def test_folders_have_a_limit(world: World, monkeypatch: pytest.MonkeyPatc
         await world.boxes.rename_folder(world.ref, made.id, "c/d")
 
 
-@pytest.mark.covers("D2", "D4")
+@pytest.mark.covers("mail-server:D2", "mail-server:D4")
 async def test_renaming_takes_what_is_below(world: World) -> None:
     top = await world.boxes.create_folder(world.ref, "a%_")
     child = await world.boxes.create_folder(world.ref, "a%_/x")
@@ -120,7 +125,7 @@ async def test_renaming_takes_what_is_below(world: World) -> None:
     assert log[0]["folder"] == child.public_id
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 async def test_renames_that_are_refused(world: World) -> None:
     inbox = await world.folder("INBOX")
     a = await world.boxes.create_folder(world.ref, "a")
@@ -130,10 +135,11 @@ async def test_renames_that_are_refused(world: World) -> None:
     await refused("folder_exists", world.boxes.rename_folder(world.ref, a.id, "inbox"))
     await refused("folder_exists", world.boxes.rename_folder(world.ref, a.id, "a"))
     await refused("invalid_request", world.boxes.rename_folder(world.ref, a.id, "/".join(["y" * 200] * 4)))
+    # A sum is no key.
     await refused("folder_not_found", world.boxes.rename_folder(world.ref, inbox + 10_000, "b"))  # type: ignore[arg-type]
 
 
-@pytest.mark.covers("D2", "D4", "B21")
+@pytest.mark.covers("mail-server:D2", "mail-server:D4", "decisions:B21")
 async def test_deleting(world: World) -> None:
     a = await world.boxes.create_folder(world.ref, "a/b")
     top = await world.boxes.folder(world.ref, "a")
@@ -155,7 +161,7 @@ async def test_deleting(world: World) -> None:
     assert (await world.boxes.create_folder(world.ref, "a/b")).uid_validity > again.uid_validity
 
 
-@pytest.mark.covers("B14", "D2")
+@pytest.mark.covers("decisions:B14", "mail-server:D2")
 async def test_deleting_a_large_folder_goes_in_steps(world: World) -> None:
     folder = await world.boxes.create_folder(world.ref, "big")
     await world.fill("big", 2300)
@@ -178,10 +184,11 @@ async def test_subscribing_is_told_once(world: World) -> None:
     await world.boxes.subscribe(world.ref, folder, False)
     assert len(world.told) == 1
     assert not (await world.boxes.folder(world.ref, "Sent")).subscribed
+    # A sum is no key.
     await refused("folder_not_found", world.boxes.subscribe(world.ref, folder + 10_000))  # type: ignore[arg-type]
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 async def test_recent_goes_to_one_session(world: World) -> None:
     inbox = await world.folder("INBOX")
     assert list(await world.boxes.mark_recent(world.ref, inbox)) == []
@@ -195,7 +202,7 @@ async def test_recent_goes_to_one_session(world: World) -> None:
     assert (await world.boxes.folder(world.ref, "INBOX")).highest_modseq == modseq + 1
 
 
-@pytest.mark.covers("B12")
+@pytest.mark.covers("decisions:B12")
 async def test_folders_of_another_mailbox_do_not_exist(world: World) -> None:
     other = await make_world(world.db, world.clock, world.ids)
     theirs = await other.boxes.create_folder(other.ref, "private")

@@ -81,7 +81,7 @@ async def keys(db: Database) -> set[str]:
         return {row["blob_key"] for row in await conn.fetch("SELECT blob_key FROM messages")}
 
 
-@pytest.mark.covers("B14", "J2", "A8", "I9")
+@pytest.mark.covers("decisions:B14", "edge:J2", "mail-server:A8", "edge:I9")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     plan=st.lists(
@@ -126,7 +126,7 @@ async def test_concurrent_deliveries_are_stored_exactly_once(
     await check_all(db, boxes)
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("decisions:B14")
 async def test_a_held_mailbox_holds_up_nobody_else(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     boxes = await make_boxes(db, ids, clock, 4)
     pen = Pen(ids, clock)
@@ -145,7 +145,7 @@ async def test_a_held_mailbox_holds_up_nobody_else(db: Database, clock: ManualCl
     await check_all(db, boxes)
 
 
-@pytest.mark.covers("B14", "A8")
+@pytest.mark.covers("decisions:B14", "mail-server:A8")
 async def test_nor_does_it_hold_up_who_shares_a_message_with_it(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -167,7 +167,7 @@ async def test_nor_does_it_hold_up_who_shares_a_message_with_it(
     await check_all(db, boxes)
 
 
-@pytest.mark.covers("B14")
+@pytest.mark.covers("decisions:B14")
 async def test_more_held_mailboxes_than_lanes(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     boxes = await make_boxes(db, ids, clock, 12)
     pen = Pen(ids, clock)
@@ -187,7 +187,7 @@ async def test_more_held_mailboxes_than_lanes(db: Database, clock: ManualClock, 
     await check_all(db, boxes)
 
 
-@pytest.mark.covers("B14", "J1", "I9")
+@pytest.mark.covers("decisions:B14", "edge:J1", "edge:I9")
 async def test_a_mailbox_held_too_long_is_busy(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +208,7 @@ async def test_a_mailbox_held_too_long_is_busy(
     await check_all(db, boxes)
 
 
-@pytest.mark.covers("I10")
+@pytest.mark.covers("edge:I10")
 async def test_a_mailbox_that_is_gone_is_refused(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     gone, there = await make_boxes(db, ids, clock, 2)
     pen, blobs = Pen(ids, clock), MemoryBlobs()
@@ -227,7 +227,7 @@ async def test_a_mailbox_that_is_gone_is_refused(db: Database, clock: ManualCloc
     assert set(blobs.kept) == await keys(db)
 
 
-@pytest.mark.covers("J1", "E2")
+@pytest.mark.covers("edge:J1", "mail-server:E2")
 async def test_a_failing_store_refuses_and_recovers(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -270,7 +270,7 @@ async def test_a_failing_store_refuses_and_recovers(db: Database, clock: ManualC
     await check_all(db, [box])
 
 
-@pytest.mark.covers("J1")
+@pytest.mark.covers("edge:J1")
 async def test_a_full_queue_refuses(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -294,7 +294,7 @@ async def test_a_full_queue_refuses(db: Database, clock: ManualClock, ids: IdGen
         assert stored(await ingest.deliver(delivery(pen, raw_mail(body="6"), box)))
 
 
-@pytest.mark.covers("J2")
+@pytest.mark.covers("edge:J2")
 async def test_a_caller_who_leaves_changes_nothing(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -312,7 +312,7 @@ async def test_a_caller_who_leaves_changes_nothing(db: Database, clock: ManualCl
     await check_all(db, [box])
 
 
-@pytest.mark.covers("J2")
+@pytest.mark.covers("edge:J2")
 async def test_stopping_drains(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     boxes = await make_boxes(db, ids, clock, 2)
     pen, blobs = Pen(ids, clock), MemoryBlobs()
@@ -331,7 +331,7 @@ async def test_stopping_drains(db: Database, clock: ManualClock, ids: IdGenerato
     await check_all(db, boxes)
 
 
-@pytest.mark.covers("J2")
+@pytest.mark.covers("edge:J2")
 async def test_a_listener_that_fails_harms_nobody(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -344,7 +344,7 @@ async def test_a_listener_that_fails_harms_nobody(db: Database, clock: ManualClo
             assert stored(await ingest.deliver(delivery(pen, raw_mail(body=f"{n}"), box)))
 
 
-@pytest.mark.covers("B10", "B14", "D12")
+@pytest.mark.covers("decisions:B10", "decisions:B14", "decisions:D12")
 async def test_two_processes_on_the_same_mailboxes(
     database_url: str, postgres_url: str, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -385,6 +385,19 @@ async def test_two_processes_on_the_same_mailboxes(
     async with Database(postgres_url, max_size=1, min_size=0) as server, server.acquire() as conn:
         name = urlsplit(database_url).path[1:]
         async with asyncio.timeout(DEADLINE):
+            # The server tells nobody.
             while await conn.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await conn.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = $1", name) == 0
+
+
+async def test_a_stage_that_ends_by_itself_is_told_of(db: Database, clock: ManualClock) -> None:
+    broken = asyncio.Event()
+    ingest = Ingest(db, MemoryBlobs(), clock, committed=lambda _: None, broken=broken.set)
+
+    async def fault() -> None:
+        raise RuntimeError("a fault of ours")
+
+    ingest._stages = (fault,)
+    ingest.start()
+    await asyncio.wait_for(broken.wait(), 10)

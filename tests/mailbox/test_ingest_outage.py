@@ -80,7 +80,7 @@ class Killer:
             await conn.close()
 
 
-@pytest.mark.covers("B15", "J2")
+@pytest.mark.covers("decisions:B15", "edge:J2")
 @pytest.mark.parametrize("source", Source)
 async def test_a_session_killed_before_its_commit(
     database_url: str, clock: ManualClock, ids: IdGenerator, source: Source
@@ -96,7 +96,7 @@ async def test_a_session_killed_before_its_commit(
         assert sorted(one.message_id for one in told) == sorted(copy.id for one in deliveries for copy in one.copies)
 
 
-@pytest.mark.covers("B15", "J2")
+@pytest.mark.covers("decisions:B15", "edge:J2", "NFR-REL-1")
 @pytest.mark.parametrize("source", Source)
 @pytest.mark.parametrize("fault", Fault)
 async def test_a_connection_lost_at_the_commit(
@@ -144,7 +144,7 @@ async def own_server(tmp_path: Path) -> AsyncIterator[LocalPostgres]:
         await server.stop()
 
 
-@pytest.mark.covers("J1", "J2", "B2")
+@pytest.mark.covers("edge:J1", "edge:J2", "decisions:B2")
 async def test_a_database_that_goes_and_comes_back(
     own_server: LocalPostgres, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -162,7 +162,7 @@ async def test_a_database_that_goes_and_comes_back(
         await stored_once(db, deliveries, outcomes)
 
 
-@pytest.mark.covers("J1", "J7")
+@pytest.mark.covers("edge:J1", "edge:J7")
 async def test_a_database_that_stays_away(own_server: LocalPostgres, clock: ManualClock, ids: IdGenerator) -> None:
     async with Database(own_server) as db:
         (box,) = await make_boxes(db, ids, clock)

@@ -23,7 +23,7 @@ from .stores import MemoryBlobs
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.covers("B14", "J2")
+@pytest.mark.covers("decisions:B14", "edge:J2")
 async def test_all_other_mailboxes_keep_taking_mail_and_flags(
     db: Database, database_url: str, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -79,5 +79,6 @@ async def test_all_other_mailboxes_keep_taking_mail_and_flags(
 async def _until_stopped(pid: int) -> None:
     """Until the process is stopped by a signal, as its state in /proc says."""
     async with asyncio.timeout(60):
+        # The kernel tells nobody.
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0.01)

@@ -352,7 +352,19 @@ _STEPS = (
 )
 
 
-@pytest.mark.covers("A5", "A7", "B10", "B14", "B21", "D2", "D4", "D5", "D8", "E2", "E4")
+@pytest.mark.covers(
+    "decisions:A5",
+    "decisions:A7",
+    "decisions:B10",
+    "decisions:B14",
+    "decisions:B21",
+    "mail-server:D2",
+    "mail-server:D4",
+    "mail-server:D5",
+    "mail-server:D8",
+    "mail-server:E2",
+    "mail-server:E4",
+)
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

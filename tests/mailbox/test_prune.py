@@ -18,7 +18,7 @@ from postroom.mailbox.prune import prune_changes
 from .letters import Pen, make_boxes, raw_mail
 
 
-@pytest.mark.covers("A7", "D12")
+@pytest.mark.covers("decisions:A7", "decisions:D12")
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.integers(-5000, 5000), min_size=1, max_size=12), age=st.integers(-6000, 6000))
 async def test_what_is_left_has_no_gaps(
@@ -45,7 +45,7 @@ async def test_what_is_left_has_no_gaps(
         assert folder["pruned_modseq"] == max(gone, default=0)
 
 
-@pytest.mark.covers("A7", "B14")
+@pytest.mark.covers("decisions:A7", "decisions:B14")
 async def test_a_mailbox_that_is_being_written_is_left_for_later(
     db: Database, clock: ManualClock, ids: IdGenerator
 ) -> None:
@@ -68,7 +68,7 @@ async def test_a_mailbox_that_is_being_written_is_left_for_later(
         assert await conn.fetchval("SELECT seq FROM changes") == 7
 
 
-@pytest.mark.covers("A7")
+@pytest.mark.covers("decisions:A7")
 async def test_each_round_is_bounded(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

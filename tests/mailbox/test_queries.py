@@ -51,7 +51,7 @@ async def conversation(world: World) -> list[Seeded]:
     return [asked, answer, lonely, ours]
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("decisions:A5")
 async def test_filters_of_messages(world: World) -> None:
     asked, answer, lonely, ours = await conversation(world)
     at = world.clock.now()
@@ -115,7 +115,7 @@ async def test_one_message(world: World) -> None:
     assert (source.attachment, source.blob_key, source.part_tree) == (view.attachments[1], m.blob_key, b"parts")
 
 
-@pytest.mark.covers("B12")
+@pytest.mark.covers("decisions:B12")
 async def test_what_is_missing_and_what_is_not_ours(world: World) -> None:
     m = await world.add(attachments=1)
     other = await make_world(world.db, world.clock, world.ids)
@@ -245,7 +245,7 @@ class CountingDatabase:
 async def test_a_page_takes_as_many_statements_whatever_its_length(world: World) -> None:
     await world.fill("INBOX", 60, per_thread=2)
     counting = CountingDatabase(world.db)
-    queries = MessageQueries(counting)  # type: ignore[arg-type]
+    queries = MessageQueries(counting)  # type: ignore[arg-type] # counts in between
     for limit in (2, 50):
         counting.statements.clear()
         assert len(await queries.list_messages(world.ref, MessageFilter(), limit=limit)) == limit

@@ -14,7 +14,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.mailbox.models import FolderKey
-from postroom.mailbox.reads import Columns, FetchRow, Snapshot
+from postroom.mailbox.reads import Columns, FetchRow, FolderChanges, Snapshot
 from postroom.mailbox.rules import FlagMode
 
 from .seed import World, make_world
@@ -57,7 +57,7 @@ async def test_a_snapshot(world: World) -> None:
     assert caught.value.code == "folder_not_found"
 
 
-@pytest.mark.covers("B16")
+@pytest.mark.covers("decisions:B16")
 @pytest.mark.parametrize("page", [1, 3, 7, 100])
 async def test_rows_in_pages(world: World, page: int) -> None:
     uids = await world.fill("INBOX", 20)
@@ -85,10 +85,10 @@ async def test_columns_that_are_asked_for(world: World) -> None:
         assert (row.blob_key is not None) == (column is Columns.BYTES)
 
 
-def apply(known: dict[int, tuple[frozenset[str], int]], changes: object) -> None:
-    for state in (*changes.placed, *changes.flags):  # type: ignore[attr-defined]
+def apply(known: dict[int, tuple[frozenset[str], int]], changes: FolderChanges) -> None:
+    for state in (*changes.placed, *changes.flags):
         known[state.uid] = (frozenset(state.flags), state.modseq)
-    for uid in changes.removed:  # type: ignore[attr-defined]
+    for uid in changes.removed:
         known.pop(uid, None)
 
 
@@ -97,7 +97,7 @@ def contents(snapshot: Snapshot) -> dict[int, tuple[frozenset[str], int]]:
     return {uid: (flags, modseq) for uid, flags, modseq in rows}
 
 
-@pytest.mark.covers("A7")
+@pytest.mark.covers("decisions:A7")
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -128,7 +128,7 @@ async def test_whoever_follows_the_changes_knows_the_folder(db: Database, data: 
         assert point[:2] == (snapshot.modseq, snapshot.seq)
 
 
-@pytest.mark.covers("A7")
+@pytest.mark.covers("decisions:A7")
 async def test_a_point_before_the_pruned_log(world: World) -> None:
     m = await world.add()
     inbox = await world.folder("INBOX")

@@ -14,7 +14,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.mailbox.letters import TRACE, Box, Pen, make_boxes, raw_mail
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -29,6 +28,7 @@ from postroom.mailbox import rerender
 from postroom.mailbox.models import Content, NewMessage
 from postroom.mailbox.rerender import Rerender
 from postroom.worker import Periodic, Worker
+from tests.mailbox.letters import TRACE, Box, Pen, make_boxes, raw_mail
 
 RISEN = PARSER_VERSION + 1
 
@@ -127,7 +127,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rerender, "PAGE", 4)
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_the_schema_is_made_for_this_parser(db: Database, world: World) -> None:
     """A rise of the version comes with a migration that makes `messages_stale` anew; nothing is stale after it."""
     await world.store([raw_mail()])
@@ -139,7 +139,7 @@ async def test_the_schema_is_made_for_this_parser(db: Database, world: World) ->
     assert world.blobs.reads == 0
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_a_look_for_work_reads_the_index_only(db: Database, world: World) -> None:
     await world.store([raw_mail(body=f"{n}") for n in range(20)])
     await rise(db)
@@ -156,7 +156,7 @@ async def test_a_look_for_work_reads_the_index_only(db: Database, world: World) 
             assert "messages_pkey" not in text
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 @pytest.mark.usefixtures("small_pages")
 async def test_renderings_are_made_anew_and_nothing_else_changes(db: Database, world: World) -> None:
     copies = await world.store([mixed(n) for n in range(6)] + [raw_mail(body=f"{n}") for n in range(7)])
@@ -177,7 +177,7 @@ async def test_renderings_are_made_anew_and_nothing_else_changes(db: Database, w
     assert len(world.described) == 13
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_an_older_release_leaves_the_work_and_its_late_mail_is_found(db: Database, world: World) -> None:
     """During a rolling upgrade nodes of the release before go on to write."""
     await rise(db)
@@ -190,7 +190,7 @@ async def test_an_older_release_leaves_the_work_and_its_late_mail_is_found(db: D
     assert await world.stale() == 0
 
 
-@pytest.mark.covers("B21", "B1")
+@pytest.mark.covers("decisions:B21", "decisions:B1")
 @pytest.mark.usefixtures("small_pages")
 async def test_two_workers_at_once(db: Database, world: World) -> None:
     """Without any claim, as after a lease ran out: each message is renewed, none is counted twice."""
@@ -202,7 +202,7 @@ async def test_two_workers_at_once(db: Database, world: World) -> None:
     assert all(row["envelope"].startswith(b"new (") for row in (await world.rows()).values())
 
 
-@pytest.mark.covers("B21", "B1")
+@pytest.mark.covers("decisions:B21", "decisions:B1")
 @pytest.mark.usefixtures("small_pages")
 async def test_nodes_share_the_work_by_their_schedule(db: Database, world: World) -> None:
     await world.store([raw_mail(body=f"{n}") for n in range(20)])
@@ -217,7 +217,7 @@ async def test_nodes_share_the_work_by_their_schedule(db: Database, world: World
     assert len(world.described) == 20
 
 
-@pytest.mark.covers("B21", "J2")
+@pytest.mark.covers("decisions:B21", "edge:J2")
 async def test_killed_in_between(
     db: Database, database_url: str, world: World, tmp_path: Path, ids: IdGenerator
 ) -> None:
@@ -242,7 +242,7 @@ async def test_killed_in_between(
     await store.close()
 
 
-@pytest.mark.covers("B21", "B2")
+@pytest.mark.covers("decisions:B21", "decisions:B2")
 @pytest.mark.usefixtures("small_pages")
 async def test_messages_that_cannot_be_rendered_keep_what_they_have(db: Database, world: World) -> None:
     gone, damaged, poison, fine = await world.store([raw_mail(body=body) for body in ("a", "b", "poison", "d")])
@@ -265,7 +265,7 @@ async def test_messages_that_cannot_be_rendered_keep_what_they_have(db: Database
     assert after[fine.id]["envelope"].startswith(b"new ")
 
 
-@pytest.mark.covers("B21", "J1")
+@pytest.mark.covers("decisions:B21", "edge:J1")
 @pytest.mark.usefixtures("small_pages")
 async def test_a_store_that_fails_holds_up_nothing_and_is_asked_again(db: Database, world: World) -> None:
     copies = await world.store([raw_mail(body=f"{n}") for n in range(20)])
@@ -283,7 +283,7 @@ async def test_a_store_that_fails_holds_up_nothing_and_is_asked_again(db: Databa
     assert len(world.described) == 20
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_a_call_ends_in_time_and_the_next_goes_on(db: Database, world: World) -> None:
     await world.store([raw_mail(body=f"{n}") for n in range(10)])
     await rise(db)
@@ -299,7 +299,7 @@ async def test_a_call_ends_in_time_and_the_next_goes_on(db: Database, world: Wor
     assert len(world.described) == 10
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_rows_held_by_others_are_left_for_later(db: Database, world: World) -> None:
     first, _ = await world.store([raw_mail(body=f"{n}") for n in range(2)])
     await rise(db)
@@ -315,7 +315,7 @@ async def test_rows_held_by_others_are_left_for_later(db: Database, world: World
     assert await world.stale() == 0
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_a_message_that_goes_meanwhile_is_no_trouble(db: Database, world: World) -> None:
     copies = await world.store([raw_mail(body=f"{n}") for n in range(2)])
     await rise(db)
@@ -330,7 +330,7 @@ async def test_a_message_that_goes_meanwhile_is_no_trouble(db: Database, world: 
     assert set(await world.rows()) == {copies[1].id}
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_attachments_follow_their_bytes(db: Database, world: World) -> None:
     """The older parser saw the parts in another order: an attachment's id still means the same bytes."""
     raw = mixed(1, files=3)
@@ -347,7 +347,7 @@ async def test_attachments_follow_their_bytes(db: Database, world: World) -> Non
     assert [find_part(tree, (int(path),)) for path in await world.paths()] == before
 
 
-@pytest.mark.covers("B21", "B2")
+@pytest.mark.covers("decisions:B21", "decisions:B2")
 @pytest.mark.parametrize("files", [0, 2])
 async def test_a_tree_that_was_cut_short_is_not_taken(db: Database, world: World, files: int) -> None:
     """Parsing may die or run out of time this once; the older rendering is better than headers alone."""
@@ -365,7 +365,7 @@ async def test_a_tree_that_was_cut_short_is_not_taken(db: Database, world: World
     assert await world.stale() == 0
 
 
-@pytest.mark.covers("B21")
+@pytest.mark.covers("decisions:B21")
 async def test_an_attachment_is_not_lost(db: Database, world: World) -> None:
     (copy,) = await world.store([mixed(1, files=2)])
     before, paths = await world.rows(), await world.paths()
@@ -381,7 +381,7 @@ async def test_an_attachment_is_not_lost(db: Database, world: World) -> None:
     assert await world.paths() == paths
 
 
-@pytest.mark.covers("B21", "B18")
+@pytest.mark.covers("decisions:B21", "decisions:B18")
 async def test_large_messages_are_parsed_in_their_process(db: Database, world: World) -> None:
     raws = [raw_mail(body=f"{n}") for n in range(3)]
     large = raw_mail(body="some lines that are long enough\r\n" * 10_000)

@@ -17,7 +17,7 @@ WORDS = st.from_regex(r"\$?[a-z0-9]{1,8}", fullmatch=True)
 FLAGS = st.frozensets(WORDS, max_size=40)
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 @pytest.mark.parametrize(
     ("raw", "name"),
     [
@@ -36,7 +36,7 @@ def test_folder_names_have_one_form(raw: str, name: str) -> None:
     assert rules.folder_name(raw) == name
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 @pytest.mark.parametrize(
     "raw",
     [
@@ -65,7 +65,7 @@ def test_a_canonical_name_stays_and_fits(raw: str) -> None:
     assert rules.ancestors(name) == [name.rsplit("/", depth)[0] for depth in range(name.count("/"), 0, -1)]
 
 
-@pytest.mark.covers("D2")
+@pytest.mark.covers("mail-server:D2")
 def test_order_of_a_folder_list() -> None:
     names = ["work-2", "work/b", "Zeta", "INBOX/x", "alpha", "work", "INBOX", "work/a"]
     assert sorted(names, key=rules.folder_order) == [
@@ -73,7 +73,7 @@ def test_order_of_a_folder_list() -> None:
     ]
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 @pytest.mark.parametrize(
     ("raw", "word"), [("$Seen", "$seen"), ("NonJunk", "nonjunk"), ("$Label1", "$label1"), ("a]b", None)]
 )
@@ -92,7 +92,7 @@ def test_impossible_flags(raw: str) -> None:
     assert caught.value.code == "invalid_request"
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 @given(old=FLAGS, flags=FLAGS, mode=st.sampled_from(FlagMode))
 def test_changing_flags_is_set_arithmetic(old: frozenset[str], flags: frozenset[str], mode: FlagMode) -> None:
     expected = {FlagMode.ADD: old | flags, FlagMode.REMOVE: old - flags, FlagMode.REPLACE: flags}[mode]
@@ -104,7 +104,7 @@ def test_changing_flags_is_set_arithmetic(old: frozenset[str], flags: frozenset[
     assert new == tuple(sorted(expected))
 
 
-@pytest.mark.covers("D5")
+@pytest.mark.covers("mail-server:D5")
 def test_keywords_have_a_limit_and_system_flags_are_free() -> None:
     full = frozenset(f"k{n}" for n in range(MAX_FLAGS)) | SYSTEM_FLAGS
     assert len(rules.change_flags((), FlagMode.REPLACE, full)) == MAX_FLAGS + len(SYSTEM_FLAGS)
@@ -117,7 +117,7 @@ def test_keywords_have_a_limit_and_system_flags_are_free() -> None:
     assert "one-more" in rules.edit_flags(tuple(full), frozenset({"one-more"}), frozenset({"k1"}))
 
 
-@pytest.mark.covers("A5", "D5")
+@pytest.mark.covers("decisions:A5", "mail-server:D5")
 def test_labels_are_the_words_that_fit() -> None:
     flags = ("$label1", "$seen", "a.b", "urgent", "x" * 65, "2024:q1", "-dash")
     assert rules.labels(flags) == ("2024:q1", "urgent")

@@ -19,7 +19,7 @@ async def world(db: Database, clock: ManualClock, ids: IdGenerator) -> World:
     return await make_world(db, clock, ids)
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_columns(world: World) -> None:
     search, folder = FolderSearch(world.db), await world.folder("INBOX")
     small = await world.add(size=10, subject="Alpha", received_at=datetime(2029, 5, 1, 23, 59, tzinfo=UTC))
@@ -44,7 +44,7 @@ async def test_columns(world: World) -> None:
     assert await ask(Question.THREAD_ID, "nothing") == set()
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_texts_are_folded_here_where_the_database_cannot(world: World) -> None:
     search, folder = FolderSearch(world.db), await world.folder("INBOX")
     texts = ["Plain STRASSE", "Die Straße", "Temperature in \u212a", "ﬁnal", "nothing"]
@@ -62,7 +62,7 @@ async def test_texts_are_folded_here_where_the_database_cannot(world: World) -> 
     assert await ask("x", []) == []
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 async def test_pages_of_texts(world: World) -> None:
     search, folder = FolderSearch(world.db), await world.folder("INBOX")
     uids = [(await world.add(text="needle" if n % 2 else "hay")).uid for n in range(7)]

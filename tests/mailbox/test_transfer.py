@@ -18,7 +18,7 @@ async def world(db: Database, clock: ManualClock, ids: IdGenerator) -> World:
     return await make_world(db, clock, ids)
 
 
-@pytest.mark.covers("A5", "D4", "D8")
+@pytest.mark.covers("decisions:A5", "mail-server:D4", "mail-server:D8")
 async def test_copying_keeps_order_flags_and_date(world: World) -> None:
     first = await world.add(flags=["$seen", "work"])
     second = await world.add()
@@ -37,7 +37,7 @@ async def test_copying_keeps_order_flags_and_date(world: World) -> None:
     assert rows[1]["saved_at"] == world.clock.now() > rows[0]["saved_at"]
 
 
-@pytest.mark.covers("A5", "D8")
+@pytest.mark.covers("decisions:A5", "mail-server:D8")
 async def test_a_copy_keeps_the_message_alive(world: World) -> None:
     m = await world.add()
     inbox, archive = await world.folder("INBOX"), await world.folder("Archive")
@@ -52,7 +52,7 @@ async def test_a_copy_keeps_the_message_alive(world: World) -> None:
     assert await world.value("SELECT used_bytes FROM mailboxes WHERE tenant_id = $1 AND id = $2") == 1000
 
 
-@pytest.mark.covers("A5", "A7", "D4", "D8")
+@pytest.mark.covers("decisions:A5", "decisions:A7", "mail-server:D4", "mail-server:D8")
 async def test_moving_leaves_a_tombstone(world: World) -> None:
     m = await world.add(flags=["$flagged"])
     inbox, trash = await world.folder("INBOX"), await world.folder("Trash")
@@ -70,7 +70,7 @@ async def test_moving_leaves_a_tombstone(world: World) -> None:
     assert (target.message_count, target.uid_next, target.total_bytes) == (1, 2, 1000)
 
 
-@pytest.mark.covers("D4", "D8")
+@pytest.mark.covers("mail-server:D4", "mail-server:D8")
 async def test_source_and_target_may_be_the_same(world: World) -> None:
     m = await world.add()
     inbox = await world.folder("INBOX")
@@ -80,7 +80,7 @@ async def test_source_and_target_may_be_the_same(world: World) -> None:
     assert (await world.boxes.folder(world.ref, "INBOX")).message_count == 2
 
 
-@pytest.mark.covers("D8", "E4")
+@pytest.mark.covers("mail-server:D8", "mail-server:E4")
 async def test_quota_stops_copies_but_not_moves_and_flags(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     world = await make_world(db, clock, ids, quota_bytes=1500)
     m = await world.add()
@@ -100,7 +100,7 @@ async def test_quota_stops_copies_but_not_moves_and_flags(db: Database, clock: M
     await world.boxes.move(world.ref, inbox, [over.uid], archive)
 
 
-@pytest.mark.covers("D4")
+@pytest.mark.covers("mail-server:D4")
 async def test_uids_run_out_rather_than_repeat(world: World) -> None:
     a, b = await world.add(), await world.add()
     inbox, archive = await world.folder("INBOX"), await world.folder("Archive")
@@ -115,7 +115,7 @@ async def test_uids_run_out_rather_than_repeat(world: World) -> None:
         await world.boxes.copy(world.ref, inbox, [b.uid], archive)
 
 
-@pytest.mark.covers("B14", "D4")
+@pytest.mark.covers("decisions:B14", "mail-server:D4")
 async def test_large_moves_go_in_chunks_and_keep_order(world: World) -> None:
     uids = await world.fill("INBOX", 2100)
     world.told.clear()

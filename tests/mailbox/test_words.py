@@ -70,7 +70,7 @@ async def brute_force(conn: Connection, ref: MailboxRef, needle: str) -> set[int
     return found
 
 
-@pytest.mark.covers("B20", "F1")
+@pytest.mark.covers("decisions:B20", "edge:F1")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(TEXT, min_size=1, max_size=6),
@@ -109,7 +109,7 @@ async def test_candidates_hold_every_hit(
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("B20")
+@pytest.mark.covers("decisions:B20")
 async def test_candidates_are_few_and_of_one_mailbox(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     box, other = await make_boxes(db, ids, clock, 2)
     pen, indexer = Pen(ids, clock), WordIndexer(db, clock, no_headers)
@@ -129,7 +129,7 @@ async def test_candidates_are_few_and_of_one_mailbox(db: Database, clock: Manual
         assert len(await candidates(conn, box.ref, "nowhere") or ()) == 1
 
 
-@pytest.mark.covers("B20")
+@pytest.mark.covers("decisions:B20")
 async def test_a_piece_of_too_many_words_narrows_nothing(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +144,7 @@ async def test_a_piece_of_too_many_words_narrows_nothing(
         assert len(await candidates(conn, box.ref, "abc rare") or ()) == 1
 
 
-@pytest.mark.covers("B20")
+@pytest.mark.covers("decisions:B20")
 @pytest.mark.parametrize("size", [3, 255, 256])
 @pytest.mark.parametrize("letter", ["a", "ж", "語", "𝒳"])
 async def test_large_vocabularies_stay_within_a_tsvector(
@@ -166,7 +166,7 @@ async def test_large_vocabularies_stay_within_a_tsvector(
         assert set(lexemes) <= words_of([text]).words | words_of(["5 box agents example 1 anna hello com Anna"]).words
 
 
-@pytest.mark.covers("B20")
+@pytest.mark.covers("decisions:B20")
 async def test_a_message_indexed_during_the_query_is_not_missed(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +181,7 @@ async def test_a_message_indexed_during_the_query_is_not_missed(
             needle = f"needle{step}"
             await store(db, pen, box, step, needle)
             spy = _Interrupted(conn, step, WordIndexer(db, clock, no_headers))
-            found = await candidates(spy, box.ref, needle)  # type: ignore[arg-type]
+            found = await candidates(spy, box.ref, needle)  # type: ignore[arg-type] # looks on in between
             statements = spy.statements
             assert found is not None
             assert found >= await brute_force(conn, box.ref, needle)
@@ -205,7 +205,7 @@ class _Interrupted:
         return await self._conn.fetch(*arguments)
 
 
-@pytest.mark.covers("B1", "B20", "J2")
+@pytest.mark.covers("decisions:B1", "decisions:B20", "edge:J2")
 async def test_indexing_twice_and_by_two_changes_nothing(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -234,7 +234,7 @@ async def test_indexing_twice_and_by_two_changes_nothing(db: Database, clock: Ma
         await check_mailbox(conn, box.ref)
 
 
-@pytest.mark.covers("B1", "B20")
+@pytest.mark.covers("decisions:B1", "decisions:B20")
 async def test_a_crash_between_the_steps_is_made_up_for(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -253,7 +253,7 @@ async def test_a_crash_between_the_steps_is_made_up_for(db: Database, clock: Man
         assert await QUEUE.finish(conn, claimed.claims) == frozenset()
 
 
-@pytest.mark.covers("B1", "B20")
+@pytest.mark.covers("decisions:B1", "decisions:B20")
 async def test_a_task_that_kills_its_worker_is_parked(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     await store(db, Pen(ids, clock), box, 1, "deadly words")
@@ -267,7 +267,7 @@ async def test_a_task_that_kills_its_worker_is_parked(db: Database, clock: Manua
         assert len(await candidates(conn, box.ref, "deadly") or ()) == 1
 
 
-@pytest.mark.covers("B1", "B15", "B20")
+@pytest.mark.covers("decisions:B1", "decisions:B15", "decisions:B20")
 async def test_a_task_that_fails_is_parked_alone(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +298,7 @@ async def test_a_task_that_fails_is_parked_alone(
         assert len(await candidates(conn, box.ref, "poison") or ()) == 1
 
 
-@pytest.mark.covers("B20")
+@pytest.mark.covers("decisions:B20")
 async def test_much_work_is_done_in_portions(
     db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +314,7 @@ async def test_much_work_is_done_in_portions(
         assert await conn.fetchval("SELECT count(*) FROM word_tasks") == 0
 
 
-@pytest.mark.covers("B20")
+@pytest.mark.covers("decisions:B20")
 async def test_a_message_that_went_meanwhile_is_skipped(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)
     pen = Pen(ids, clock)
@@ -343,7 +343,7 @@ def test_folding_twice_is_folding_once(text: str) -> None:
     assert fold(fold(text)) == fold(text)
 
 
-@pytest.mark.covers("D7")
+@pytest.mark.covers("mail-server:D7")
 def test_folding_makes_equals_meet() -> None:
     for a, b in (("Straße", "STRASSE"), ("ｆｕｌｌ", "FULL"), ("É", "e\u0301"), ("Ὀδυσσεύς", "ὈΔΥΣΣΕΎΣ"), ("ﬁ", "FI")):
         assert fold(a) == fold(b)
@@ -351,7 +351,9 @@ def test_folding_makes_equals_meet() -> None:
 
 @pytest.mark.covers("decisions:B20", "mail-server:D7")
 async def test_header_fields_are_indexed_as_they_read(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
-    head = b"X-Order: =?utf-8?q?Sm=C3=B8rrebr=C3=B8d?=\r\nReceived: from relay.example.com\r\n\tby mx.example\r\n\r\nbody"
+    head = (
+        b"X-Order: =?utf-8?q?Sm=C3=B8rrebr=C3=B8d?=\r\nReceived: from relay.example.com\r\n\tby mx.example\r\n\r\nbody"
+    )
 
     async def headers(spans: Sequence[Span]) -> list[bytes | StorageError]:
         return [head if n == 0 else StorageError("EIO") for n in range(len(spans))]

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+
 from tests.torture import deployment
 from tests.torture.deployment import Server
 

@@ -8,6 +8,7 @@ import secrets
 from dataclasses import dataclass, fields
 
 import pytest
+
 from tests.reliability.conftest import Launch
 from tests.reliability.helpers import copies, deliver, deliver_in_the_end
 from tests.torture.clients import Http, Imap, Lost, Smtp

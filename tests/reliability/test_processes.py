@@ -8,6 +8,7 @@ import signal
 
 import psutil
 import pytest
+
 from tests.reliability.conftest import Launch
 from tests.reliability.helpers import copies, deliver, eventually, letter
 from tests.torture.clients import Imap, Lost, Sent
@@ -17,7 +18,7 @@ SESSIONS = 500
 AGENTS = 10
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19", "NFR-REL-1")
 async def test_stopping_finishes_the_delivery_in_hand(launch: Launch) -> None:
     server = await launch()
     box = server.deployment.boxes[0]
@@ -53,7 +54,7 @@ async def _is_closed(server: Server) -> bool | None:
     return None
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19")
 async def test_five_hundred_sessions_share_a_pool_of_twenty(launch: Launch) -> None:
     server = await launch(agents=AGENTS)
     lanes = asyncio.Semaphore(40)
@@ -115,7 +116,7 @@ class _SignedIn(Imap):
         await eventually(attempt)
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19")
 async def test_a_process_that_dies_is_replaced(launch: Launch) -> None:
     server = await launch(processes=2)
     victim = server.workers()[0]
@@ -131,7 +132,7 @@ async def test_a_process_that_dies_is_replaced(launch: Launch) -> None:
     assert await server.terminate() == 0, server.tail()
 
 
-@pytest.mark.covers("B19")
+@pytest.mark.covers("decisions:B19")
 async def test_processes_end_when_their_supervisor_was_killed(launch: Launch) -> None:
     server = await launch(processes=2)
     workers = server.workers()

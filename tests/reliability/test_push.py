@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from tests.reliability.conftest import Launch
 from tests.reliability.helpers import PATIENCE, Idlers, copies, deliver, deliver_in_the_end, eventually, letter
 from tests.torture.deployment import Server
@@ -23,7 +24,7 @@ async def _cut_hints(server: Server) -> int:
         await conn.close()
 
 
-@pytest.mark.covers("B13", "B19")
+@pytest.mark.covers("decisions:B13", "decisions:B19")
 async def test_two_processes_share_the_ports_and_wake_each_others_clients(launch: Launch) -> None:
     server = await launch(processes=2)
     async with Idlers(server) as idlers:
@@ -35,7 +36,7 @@ async def test_two_processes_share_the_ports_and_wake_each_others_clients(launch
     assert await server.terminate() == 0, server.tail()
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("decisions:B13")
 async def test_hints_are_heard_again_after_their_connections_were_cut(launch: Launch) -> None:
     server = await launch(processes=2)
     async with Idlers(server) as idlers:
@@ -51,7 +52,7 @@ async def test_hints_are_heard_again_after_their_connections_were_cut(launch: La
     assert server.is_running
 
 
-@pytest.mark.covers("B13")
+@pytest.mark.covers("decisions:B13")
 @pytest.mark.parametrize("what", ["postmaster", "sessions"])
 async def test_clients_that_wait_are_told_after_the_database_was_restarted(launch: Launch, what: str) -> None:
     server = await launch()

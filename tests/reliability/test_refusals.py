@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
+from postroom.db import LocalPostgres
 from tests.reliability.conftest import Launch
 from tests.reliability.helpers import copies, deliver, deliver_in_the_end, eventually, letter
 from tests.torture.deployment import Server
-
-from postroom.db import LocalPostgres
 
 _TMPFS_BYTES = 12 * 1024 * 1024
 
@@ -50,7 +50,7 @@ async def postgres() -> AsyncIterator[LocalPostgres]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-@pytest.mark.covers("J1")
+@pytest.mark.covers("edge:J1")
 async def test_no_room_for_the_message_is_452_until_there_is(
     launch: Launch, small_disk: Path, postgres: LocalPostgres
 ) -> None:
@@ -78,7 +78,7 @@ def _fill(path: Path) -> None:
             return
 
 
-@pytest.mark.covers("J1", "B2")
+@pytest.mark.covers("edge:J1", "decisions:B2")
 async def test_no_database_is_451_until_it_is_back(launch: Launch, postgres: LocalPostgres) -> None:
     server = await launch(extra={"POSTROOM_DATABASE_URL": postgres.dsn})
     _, first = letter()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import psutil
 import pytest
+
 from tests.reliability.conftest import Launch
 from tests.reliability.helpers import copies, deliver_in_the_end, eventually, letter
 from tests.torture.clients import Answer, Imap, Lost, Smtp

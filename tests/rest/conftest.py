@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.rest.world import DOMAIN, NoHints, World, services_of
 
 from postroom.accounts import Level, NewTenant, ensure_deployment
 from postroom.base.clock import ManualClock
@@ -19,6 +18,7 @@ from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended
 from postroom.mailbox.service import Mailboxes
 from postroom.servers.http import create_http
+from tests.rest.world import DOMAIN, NoHints, World, services_of
 
 
 @pytest.fixture

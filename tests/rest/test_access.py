@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.rest.contract import check
-from tests.rest.world import World, simple_mail
 
 from postroom.accounts import Level, Mode, NewTenant, Permission
 from postroom.base.errors import ERRORS
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
+from tests.rest.contract import check
+from tests.rest.world import World, simple_mail
 
 MISSING_ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -56,7 +56,7 @@ async def _never(rule: Rule, request: Any, inner: Any) -> Any:
     raise AssertionError
 
 
-@pytest.mark.covers("A4.1")
+@pytest.mark.covers("security-privacy:A4.1")
 def test_no_route_without_a_rule() -> None:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     table = RouteTable(app, _never)
@@ -83,7 +83,7 @@ _RULE: dict[str, Any] = {
 }
 
 
-@pytest.mark.covers("A4.1")
+@pytest.mark.covers("security-privacy:A4.1")
 @pytest.mark.parametrize(
     "change",
     [
@@ -100,7 +100,7 @@ def test_a_rule_must_be_whole(change: dict[str, Any]) -> None:
         Rule(**{**_RULE, **change})
 
 
-@pytest.mark.covers("A4.1")
+@pytest.mark.covers("security-privacy:A4.1")
 async def test_only_public_routes_and_any_key_go_without_permissions(world: World) -> None:
     rules = world.app.table.rules
     assert {rule.operation for rule in rules if rule.is_public} == {
@@ -114,7 +114,7 @@ async def test_only_public_routes_and_any_key_go_without_permissions(world: Worl
 # -- route and method
 
 
-@pytest.mark.covers("A4.1")
+@pytest.mark.covers("security-privacy:A4.1")
 @pytest.mark.parametrize(
     "path",
     ["/", "/v1", "/v1/", "/v1/nothing", "/v1/me/", "/docs", "/redoc", "/v1/identities/", "/v1//me", "/__test/routes"],
@@ -126,7 +126,7 @@ async def test_unknown_path(world: World, path: str) -> None:
             assert code(response) == "route_not_found"
 
 
-@pytest.mark.covers("A4.1")
+@pytest.mark.covers("security-privacy:A4.1")
 async def test_wrong_method(world: World) -> None:
     for path, allow in (
         ("/health", "GET"),
@@ -148,7 +148,7 @@ async def test_wrong_method(world: World) -> None:
 # -- keys
 
 
-@pytest.mark.covers("A3.2")
+@pytest.mark.covers("security-privacy:A3.2")
 async def test_bad_keys_all_look_the_same(world: World) -> None:
     text = world.key["authorization"].removeprefix("Bearer ")
     wrong_secret = text[:-1] + ("0" if text[-1] != "0" else "1")
@@ -176,7 +176,7 @@ async def test_bad_keys_all_look_the_same(world: World) -> None:
     assert answers[0][2]["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.covers("A3.2", "FR-KEY-2")
+@pytest.mark.covers("security-privacy:A3.2", "FR-KEY-2")
 async def test_revoked_key(world: World) -> None:
     me = (await world.get("/v1/me")).json()
     await world.keys.revoke(None, me["key_id"])
@@ -207,7 +207,7 @@ async def test_me(world: World) -> None:
 # -- permissions, levels, scope
 
 
-@pytest.mark.covers("A4.2", "D5")
+@pytest.mark.covers("security-privacy:A4.2", "decisions:D5")
 async def test_each_operation_needs_its_permission(world: World) -> None:
     """Without it the answer is `permission_denied`, whether what is named exists or not."""
     paths = {
@@ -235,7 +235,7 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
                 assert details["required"] == sorted(rule.permissions)
 
 
-@pytest.mark.covers("A4.2", "SEC-1", "A2")
+@pytest.mark.covers("security-privacy:A4.2", "SEC-1", "security-privacy:A2")
 async def test_foreign_things_look_missing(world: World) -> None:
     """Another tenant's key gets, byte for byte but for the request's id, what it gets for an id that nobody has."""
     mail = simple_mail()
@@ -258,7 +258,7 @@ async def test_foreign_things_look_missing(world: World) -> None:
             assert found[0][1]["error"]["code"] == "identity_not_found"
 
 
-@pytest.mark.covers("A4.2")
+@pytest.mark.covers("security-privacy:A4.2")
 async def test_things_of_another_mailbox_are_missing_in_mine(world: World) -> None:
     theirs = await world.deliver(simple_mail(), to=world.other_box)
     requests = mailbox_requests(world.box.public_id, theirs.message_id, theirs.thread_id, f"att_{MISSING_ULID}")
@@ -276,7 +276,7 @@ async def test_things_of_another_mailbox_are_missing_in_mine(world: World) -> No
             assert found[0][0] == 404
 
 
-@pytest.mark.covers("A4.2")
+@pytest.mark.covers("security-privacy:A4.2")
 async def test_foreign_tenants_look_missing(world: World) -> None:
     body = {"username": "new", "display_name": "New"}
     for method, key in (("GET", None), ("POST", body)):
@@ -296,7 +296,7 @@ async def test_foreign_tenants_look_missing(world: World) -> None:
     )
 
 
-@pytest.mark.covers("F3", "A4.2")
+@pytest.mark.covers("edge:F3", "security-privacy:A4.2")
 async def test_routes_above_the_level(world: World) -> None:
     """On its own tenant an identity key learns that the route is not for it; of others it learns nothing."""
     headers = await world.new_key(Level.IDENTITY, identity=world.box)
@@ -309,7 +309,7 @@ async def test_routes_above_the_level(world: World) -> None:
     assert code(await world.client.post(foreign, json=body, headers=headers)) == "tenant_not_found"
 
 
-@pytest.mark.covers("A4.2", "FR-KEY-3")
+@pytest.mark.covers("security-privacy:A4.2", "FR-KEY-3")
 async def test_an_identity_key_sees_itself(world: World) -> None:
     await world.new_identity(world.tenant, "sibling")
     headers = await world.new_key(Level.IDENTITY, identity=world.box)
@@ -321,7 +321,7 @@ async def test_an_identity_key_sees_itself(world: World) -> None:
     )
 
 
-@pytest.mark.covers("L4")
+@pytest.mark.covers("edge:L4")
 async def test_keys_and_tenants_of_different_modes(world: World) -> None:
     test = await world.tenants.create(NewTenant(slug="trial", name="Trial", mode=Mode.TEST))
     headers = await world.new_key(Level.TENANT, tenant=test)
@@ -337,7 +337,7 @@ async def test_keys_and_tenants_of_different_modes(world: World) -> None:
 # -- rate limits and headers
 
 
-@pytest.mark.covers("J22")
+@pytest.mark.covers("edge:J22")
 async def test_rate_limit_of_a_key(world: World) -> None:
     for _ in range(600):
         response = await world.get("/v1/me")
@@ -390,7 +390,7 @@ async def test_a_fault_of_ours_tells_nothing(world: World, monkeypatch: pytest.M
     assert response.headers["request-id"] in logged.out + logged.err
 
 
-@pytest.mark.covers("J30")
+@pytest.mark.covers("edge:J30")
 async def test_a_database_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object, **__: object) -> None:
         raise ConnectionRefusedError
@@ -401,7 +401,7 @@ async def test_a_database_that_is_away(world: World, monkeypatch: pytest.MonkeyP
     assert "retry-after" in response.headers
 
 
-@pytest.mark.covers("D8")
+@pytest.mark.covers("decisions:D8")
 async def test_health_is_the_process_alone(world: World) -> None:
     await world.db.close()
     assert (await world.client.get("/health")).status_code == 200

@@ -10,9 +10,9 @@ from email.message import EmailMessage
 from typing import Any
 
 import pytest
-from tests.rest.world import TRACE, World, simple_mail
 
 from postroom.accounts import Level
+from tests.rest.world import TRACE, World, simple_mail
 
 
 def mail_with(*attachments: tuple[str, bytes, str]) -> bytes:
@@ -30,7 +30,7 @@ async def attachments(world: World, message_id: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.covers("E2")
+@pytest.mark.covers("mail-server:E2")
 @pytest.mark.parametrize(
     "original",
     [
@@ -55,7 +55,7 @@ async def test_raw_is_byte_identical(world: World, original: bytes) -> None:
     assert "sandbox" in response.headers["content-security-policy"]
 
 
-@pytest.mark.covers("B10")
+@pytest.mark.covers("edge:B10")
 async def test_attachments_are_byte_identical(world: World) -> None:
     files = [
         ("a.bin", bytes(range(256)) * 50, "application/octet-stream"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.rest.contract import CONTRACT, OPERATIONS, check
-from tests.rest.world import World, simple_mail
 
 from postroom.mailbox.models import Direction
+from tests.rest.contract import CONTRACT, OPERATIONS, check
+from tests.rest.world import World, simple_mail
 
 # Served beside the contract (decisions D8).
 BESIDE = {"getReadiness"}
@@ -36,7 +36,7 @@ def operations(document: dict[str, Any]) -> dict[str, tuple[str, str, dict[str, 
     }
 
 
-@pytest.mark.covers("B23", "FR-API-1")
+@pytest.mark.covers("decisions:B23", "FR-API-1")
 async def test_the_same_operations(document: dict[str, Any]) -> None:
     assert document["openapi"] == "3.1.0"
     served = operations(document)

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.rest.contract import check
-from tests.rest.world import World
 
 from postroom.accounts import Level, NewTenant
+from tests.rest.contract import check
+from tests.rest.world import World
 
 GOOD: dict[str, Any] = {"username": "ada", "display_name": "Ada"}
 
@@ -58,7 +58,7 @@ async def test_create(world: World) -> None:
     assert (await world.get(path_of(world), client_id="c-2")).json()["data"] == []
 
 
-@pytest.mark.covers("A1", "A3", "A4", "A12")
+@pytest.mark.covers("edge:A1", "edge:A3", "edge:A4", "edge:A12")
 @pytest.mark.parametrize(
     ("username", "expected"),
     [
@@ -186,7 +186,7 @@ async def test_too_large(world: World) -> None:
     assert code(response) == "payload_too_large"
 
 
-@pytest.mark.covers("A4.2")
+@pytest.mark.covers("security-privacy:A4.2")
 async def test_caps_above_the_tenants_need_the_platform(world: World) -> None:
     body = {**GOOD, "send_policy": {"daily_cap": 501}}
     response = await create(world, body)
@@ -209,7 +209,7 @@ async def test_a_domain_of_somebody_else(world: World) -> None:
 # -- idempotency
 
 
-@pytest.mark.covers("G1", "FR-API-4")
+@pytest.mark.covers("edge:G1", "FR-API-4")
 async def test_the_same_request_twice(world: World) -> None:
     first = await create(world, GOOD, idempotency_key="k 1")
     assert first.status_code == 201
@@ -221,7 +221,7 @@ async def test_the_same_request_twice(world: World) -> None:
     assert code(await create(world, GOOD, idempotency_key="k 2")) == "username_taken"
 
 
-@pytest.mark.covers("J19")
+@pytest.mark.covers("edge:J19")
 async def test_another_key_gets_no_replay(world: World) -> None:
     assert (await create(world, GOOD, idempotency_key="k")).status_code == 201
     second = await world.new_key(Level.TENANT, tenant=world.tenant)
@@ -248,7 +248,7 @@ async def test_malformed_keys(world: World, key: str) -> None:
     assert code(response) == "invalid_idempotency_key"
 
 
-@pytest.mark.covers("G1")
+@pytest.mark.covers("edge:G1")
 async def test_two_at_once_make_one(world: World) -> None:
     answers = await asyncio.gather(*(create(world, GOOD, idempotency_key="k") for _ in range(6)))
     made = [item for item in answers if item.status_code == 201]

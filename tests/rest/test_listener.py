@@ -17,10 +17,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.rest.contract import check
-from tests.rest.world import TRACE, World, simple_mail
 
 from postroom.servers.http import HttpLimits, HttpListener
+from tests.rest.contract import check
+from tests.rest.world import TRACE, World, simple_mail
 
 HOST = "127.0.0.1"
 
@@ -261,10 +261,10 @@ async def test_a_client_that_hangs_up(world: World) -> None:
         key = f"Authorization: {world.key['authorization']}\r\n"
         writer.write(f"GET {world.at('/wait?timeout=60')} HTTP/1.1\r\nHost: x\r\n{key}\r\n".encode())
         async with asyncio.timeout(10):
-            while not world.hub._watches:  # noqa: ASYNC110
+            while not world.hub._watches:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
             writer.close()
-            while world.hub._watches:  # noqa: ASYNC110
+            while world.hub._watches:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
 
 

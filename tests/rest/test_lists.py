@@ -11,13 +11,13 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rest.world import World, simple_mail
 
 from postroom.accounts import Level
 from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
 from postroom.mailbox.models import Appended, Direction
 from postroom.servers.http.cursors import TTL_MS, CursorKey, CursorKeys, scope_of, seal, unseal
+from tests.rest.world import World, simple_mail
 
 
 async def all_pages(world: World, path: str, limit: int, **params: Any) -> list[str]:
@@ -180,7 +180,7 @@ async def test_filters(world: World) -> None:
     assert await threads(is_unread="false") == []
 
 
-@pytest.mark.covers("A4.4", "F7")
+@pytest.mark.covers("security-privacy:A4.4", "edge:F7")
 async def test_hidden_mail_is_not_listed_without_review(world: World) -> None:
     headers = await world.new_key(Level.IDENTITY, ["messages:read"], identity=world.box)
     for status in ("quarantined", "hidden", "throttled"):

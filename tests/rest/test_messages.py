@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.rest.world import TRACE, World, simple_mail
 
 from postroom.accounts import Level
 from postroom.mailbox.models import Direction
+from tests.rest.world import TRACE, World, simple_mail
 
 HTML = (
     "<p onclick='x()'>Hello <b>you</b><script>alert(1)</script><img src='http://tracker.example/x.gif' alt='dot'>"
@@ -61,7 +61,7 @@ async def test_an_outbound_message(world: World) -> None:
     assert (found["direction"], found["status"], found["deliveries"]) == ("outbound", "submitted", [])
 
 
-@pytest.mark.covers("B7", "A8")
+@pytest.mark.covers("edge:B7", "security-privacy:A8")
 async def test_included_texts(world: World) -> None:
     one = await world.deliver(html_mail())
     everything = await message(world, one.message_id, include="quoted,html,headers")
@@ -117,7 +117,7 @@ async def test_without_raw_bytes(world: World) -> None:
 # -- PATCH
 
 
-@pytest.mark.covers("FR-IN-10", "A5")
+@pytest.mark.covers("FR-IN-10", "decisions:A5")
 async def test_labels_and_read_state(world: World) -> None:
     one = await world.deliver(simple_mail())
     path = world.at(f"/messages/{one.message_id}")
@@ -149,7 +149,7 @@ async def test_at_most_64_labels(world: World) -> None:
     assert len((await message(world, one.message_id))["labels"]) == 64
 
 
-@pytest.mark.covers("A5")
+@pytest.mark.covers("decisions:A5")
 async def test_system_flags_are_no_labels(world: World) -> None:
     one = await world.deliver(simple_mail())
     for label in ("$seen", "$deleted", "\\seen", "A", "", "a b", "a" * 65, "a/b", "é"):
@@ -205,7 +205,7 @@ def test_the_trace_is_ours() -> None:
     assert TRACE.startswith(b"Return-Path:")
 
 
-@pytest.mark.covers("B18")
+@pytest.mark.covers("decisions:B18")
 async def test_html_of_large_messages_is_made_in_another_process(world: World) -> None:
     small = await world.deliver(html_mail())
     assert (await message(world, small.message_id, include="html"))["html"] is not None

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.rest.contract import check
-from tests.rest.world import World, simple_mail
 
 from postroom.mailbox.models import Direction
+from tests.rest.contract import check
+from tests.rest.world import World, simple_mail
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -30,7 +30,7 @@ async def watched(world: World) -> None:
     await until(lambda: world.db.stats()["idle"] == world.db.stats()["size"])
 
 
-@pytest.mark.covers("FR-IN-11", "B13")
+@pytest.mark.covers("FR-IN-11", "decisions:B13")
 async def test_wakes_with_the_commit(world: World) -> None:
     waiting = start(world)
     await watched(world)
@@ -44,7 +44,7 @@ async def test_wakes_with_the_commit(world: World) -> None:
     assert world.hub._watches == {}
 
 
-@pytest.mark.covers("B16")
+@pytest.mark.covers("decisions:B16")
 async def test_sleepers_hold_no_connection(world: World) -> None:
     """More polls than the pool has connections."""
     waiting = [start(world) for _ in range(25)]
@@ -73,7 +73,7 @@ async def test_since_finds_what_is_there(world: World) -> None:
         assert body["message"]["id"] == expected.message_id
 
 
-@pytest.mark.covers("C9")
+@pytest.mark.covers("edge:C9")
 async def test_filters(world: World) -> None:
     """Only what fits all filters ends the wait; a stranger who joined the thread is no reply."""
     ours = await world.deliver(
@@ -109,7 +109,7 @@ async def test_filters(world: World) -> None:
     }
 
 
-@pytest.mark.covers("E4")
+@pytest.mark.covers("edge:E4")
 async def test_a_code_is_not_handed_over_unauthenticated(world: World) -> None:
     response = await world.get(world.at("/wait"), kind="verification")
     assert response.status_code == 400
@@ -156,9 +156,10 @@ async def test_a_gap_in_the_hints_makes_everybody_look(world: World) -> None:
     waiting = start(world)
     await watched(world)
     world.clock.advance(1)
+    # Hints get lost.
     silenced, world.hub.changed = world.hub.changed, lambda mailbox_id, modseq: None  # type: ignore[method-assign]
     one = await world.deliver(simple_mail())
-    world.hub.changed = silenced  # type: ignore[method-assign]
+    world.hub.changed = silenced  # type: ignore[method-assign] # hints get lost
     world.hub.wake_all()
     async with asyncio.timeout(10):
         assert (await waiting).json()["message"]["id"] == one.message_id

@@ -24,6 +24,14 @@ def test_ordinary_path(local: str, domain: str, parameters: str) -> None:
     assert not path.international
 
 
+@pytest.mark.covers("mail-server:A6")
+@pytest.mark.parametrize(
+    "raw", [b"<Ada@Agents.example.>", b"<Ada@Agents.example.> SIZE=1", b"<@a.example:Ada@Agents.example.>"]
+)
+def test_a_domain_may_end_with_a_dot(raw: bytes) -> None:
+    assert parse_path(raw).address == Address("Ada", "agents.example")
+
+
 @given(_any_local, _domain)
 def test_any_local_part_survives_its_spelling(local: str, domain: str) -> None:
     address = Address(local, domain)
@@ -56,7 +64,8 @@ def test_garbage_gives_an_address_or_the_error(raw: bytes) -> None:
         b"<a..b@example.com>",
         b"<a@.example.com>",
         b"<a@example..com>",
-        b"<a@example.com.>",
+        b"<a@example.com..>",
+        b"<a@.>",
         b"<a@-example.com>",
         b"<a@example-.com>",
         b"<a@[192.0.2.1]>",

@@ -56,7 +56,7 @@ def test_bare_line_ending(before: bytes, bare: bytes, after: bytes, cuts: list[i
         _feed(_stuff(before) + b"x" + bare + b"x" + _stuff(after) + b"\r\n.\r\n", cuts)
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("edge:B1")
 @given(st.integers(0, 200), st.integers(0, 200), st.lists(st.integers(0, 300), max_size=8))
 def test_limit_is_exact_and_bounds_memory(size: int, limit: int, cuts: list[int]) -> None:
     message = b"." * max(size - 2, 0) + b"\r\n" if size >= 2 else b""

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
+from postroom.servers.limits import CommandRate, ConnectionCounter, MemoryBudget, is_loopback, normalise_ip
 from postroom.servers.smtp import ListenerLimits, MxListener
 from postroom.servers.smtp_connection import SmtpConnection
-from postroom.servers.smtp_limits import CommandRate, ConnectionCounter, MemoryBudget, is_loopback, normalise_ip
 from postroom.smtp import ServerConfig
 
 pytestmark = pytest.mark.covers("mail-server:A7", "decisions:D21")

@@ -347,7 +347,7 @@ def test_answers_that_nothing_asked_for() -> None:
             answer()
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("edge:B1")
 def test_held_is_bounded_by_the_size_limit(drive: Drive) -> None:
     config = ServerConfig("mx.example.com", max_message_size=1000)
     begin = [_TO_STATE[State.RCPT] + b"DATA\r\n"]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import psutil
+
 from tests.torture.deployment import Deployment, Server
 
 MEGABYTE: Final = 1024 * 1024

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Final
 
 import asyncpg
-from tests.torture.clients import Answer, Imap, Lost
-from tests.torture.deployment import Deployment
-from tests.torture.invariants import INVARIANTS
-from tests.torture.ledger import Flags, Ledger, Place, Places
-from tests.torture.letters import Letter
 
 from postroom.blobs import layout
 from postroom.db import Connection
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.words import candidates
+from tests.torture.clients import Answer, Imap, Lost
+from tests.torture.deployment import Deployment
+from tests.torture.invariants import INVARIANTS
+from tests.torture.ledger import Flags, Ledger, Place, Places
+from tests.torture.letters import Letter
 
 QUIET_SECONDS: Final = 60.0
 INDEX_SECONDS: Final = 150.0

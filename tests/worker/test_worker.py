@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from tests.mailbox.letters import Pen, make_boxes, raw_mail
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.db.statistics import analyze_grown
 from postroom.worker import Periodic, Worker
+from tests.mailbox.letters import Pen, make_boxes, raw_mail
 
 
 def counting(runs: list[str], name: str, seconds: int, work: Callable[[], Awaitable[object]] | None = None) -> Periodic:
@@ -34,7 +34,7 @@ async def begun(db: Database, clock: ManualClock, *periodic: Periodic) -> Worker
     return worker
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("decisions:B1")
 async def test_work_is_done_when_it_is_due(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
     worker = await begun(db, clock, counting(runs, "often", 10), counting(runs, "seldom", 60))
@@ -47,7 +47,7 @@ async def test_work_is_done_when_it_is_due(db: Database, clock: ManualClock) -> 
     assert runs.count("seldom") == 2
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("decisions:B1")
 async def test_nodes_share_the_work(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
     one = await begun(db, clock, counting(runs, "job", 10))
@@ -58,7 +58,7 @@ async def test_nodes_share_the_work(db: Database, clock: ManualClock) -> None:
     assert len(runs) == 6
 
 
-@pytest.mark.covers("B1", "J2")
+@pytest.mark.covers("decisions:B1", "edge:J2")
 async def test_a_node_that_dies_at_work_is_followed_by_another(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
 
@@ -75,7 +75,7 @@ async def test_a_node_that_dies_at_work_is_followed_by_another(db: Database, clo
     assert await alive.run_due() == 1
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("decisions:B1")
 async def test_work_that_fails_comes_again_and_harms_no_other(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
 
@@ -90,7 +90,7 @@ async def test_work_that_fails_comes_again_and_harms_no_other(db: Database, cloc
     assert runs.count("bad") == runs.count("good") == 51
 
 
-@pytest.mark.covers("B1", "J1")
+@pytest.mark.covers("decisions:B1", "edge:J1")
 async def test_work_interrupted_by_the_database_comes_again_soon(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
     broken = [True]
@@ -109,7 +109,7 @@ async def test_work_interrupted_by_the_database_comes_again_soon(db: Database, c
     assert set(runs) == {"a", "b"}
 
 
-@pytest.mark.covers("B1")
+@pytest.mark.covers("decisions:B1")
 async def test_a_clock_that_steps_back_does_not_stop_the_work_for_ever(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
     worker = await begun(db, clock, counting(runs, "job", 10))
@@ -123,7 +123,7 @@ async def test_a_clock_that_steps_back_does_not_stop_the_work_for_ever(db: Datab
     assert await worker.run_due() == 0
 
 
-@pytest.mark.covers("B1", "J9")
+@pytest.mark.covers("decisions:B1", "edge:J9")
 async def test_work_of_a_newer_node_is_left_to_it(db: Database, clock: ManualClock) -> None:
     runs: list[str] = []
     newer = Worker(db, clock, [counting(runs, "old", 10), counting(runs, "new", 10)])

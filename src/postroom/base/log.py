@@ -57,7 +57,8 @@ _WORDS: Final = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:/{}<>()\[\]=,+*-]{0,128}")
 # The event is a constant of the program; still, an address put into it must not get out.
 _EVENT: Final = re.compile(r"[A-Za-z0-9_.:/,;()' -]{1,128}")
-_WRITTEN_BY_US: Final = frozenset({"event", "level", "ts", "part"})
+# What the processors before `redact` have written, whatever a caller gave.
+_WRITTEN_BY_US: Final = frozenset({"level", "ts"})
 
 
 def configure(level: str = "info", format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:

@@ -333,6 +333,8 @@ SEARCH_KEYS: Mapping[bytes, Row[KeyBuilder]] = MappingProxyType(
         b"SAVEDBEFORE": _dated(DateKind.SAVED, DateTest.BEFORE, "SAVEDATE"),
         b"SAVEDON": _dated(DateKind.SAVED, DateTest.ON, "SAVEDATE"),
         b"SAVEDSINCE": _dated(DateKind.SAVED, DateTest.SINCE, "SAVEDATE"),
+        # Every folder has the date (RFC 8514 §4.3).
+        b"SAVEDATESUPPORTED": _row(lambda _: And(), "SAVEDATE"),
         b"UID": _row(lambda reader: Uids(reader.argument().sequence_set())),
         b"NOT": _row(lambda reader: Not(reader.nested())),
         b"OR": _row(_or),

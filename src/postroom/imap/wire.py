@@ -176,6 +176,17 @@ class CommandReader:
         """Bytes held that belong to no event yet."""
         return len(self._buf) + len(self._partial)
 
+    @property
+    def held(self) -> int:
+        """Bytes held of what comes in, complete literals of an unfinished command among them."""
+        held = len(self._buf) + len(self._partial)
+        return held + sum(map(len, self._literals)) if self._literals else held
+
+    @property
+    def mid_command(self) -> bool:
+        """True between the first and the last byte of a command."""
+        return bool(self._text or self._fault or self._buf)
+
     # -- the machine
 
     def _reset(self) -> None:

@@ -66,6 +66,7 @@ class Parser:
     ) -> None:
         self._timeout = timeout
         self._wait = wait
+        self._turn = asyncio.Lock()
         self._idle = idle
         self._children = [_Child() for _ in range(processes)]
         # The last one used comes first, so that the others can rest and end.
@@ -84,7 +85,11 @@ class Parser:
         """The description of `prefix + original`: headers only and `parse_degraded` if parsing failed or took long."""
         if looks_quick(original):
             try:
-                content = describe_quickly(prefix, original, received_at)
+                # Many come at once, when a batch has been answered; the transaction under way must not wait for all of
+                # them at each of its statements. So one in each turn of the loop.
+                async with self._turn:
+                    await asyncio.sleep(0)
+                    content = describe_quickly(prefix, original, received_at)
             except Exception as error:  # noqa: BLE001 - whatever fails in parsing costs the description only (B2)
                 log.error("parse_failed", error=type(error).__name__, size=len(original))
                 return describe(prefix, original, received_at, headers_only=True)

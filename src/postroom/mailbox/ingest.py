@@ -96,7 +96,8 @@ class _Waiting:
 
 class Ingest:
     """One per process. `start` it inside the loop; `deliver` from any number of tasks; `stop` waits for what is
-    under way."""
+    under way. `broken` is called when a stage ends by itself, which is a fault: the process is to be replaced.
+    """
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Ingest:
         max_pending: int = 2000,
         retry_seconds: float = RETRY_SECONDS,
         before_commit: Callable[[], None] | None = None,
+        broken: Callable[[], None] | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -122,6 +124,7 @@ class Ingest:
         self._max_pending = max_pending
         self._retry_seconds = retry_seconds
         self._before_commit = before_commit
+        self._broken = broken
         self._stages = (self._write_stage,) * writers + (self._commit_stage,) * committers
         self._to_write: deque[_Waiting] = deque()
         self._to_commit: deque[_Waiting] = deque()
@@ -141,7 +144,14 @@ class Ingest:
 
     def start(self) -> None:
         for stage in self._stages:
-            _spawn(stage(), self._tasks)
+            _spawn(stage(), self._tasks).add_done_callback(self._stage_ended)
+
+    def _stage_ended(self, task: asyncio.Task[None]) -> None:
+        """A stage ends only when it is told to; otherwise deliveries would wait for ever, so the owner has to know."""
+        if not task.cancelled():
+            log.error("ingest_stage_ended", exc_info=task.exception())
+            if self._broken is not None:
+                self._broken()
 
     async def stop(self) -> None:
         """Store what is waiting, refuse what comes, end the tasks."""
@@ -462,10 +472,11 @@ def _is_worth_retrying(error: BaseException) -> bool:
     return outdated or db_errors.is_transient(error) or db_errors.is_serialization(error)
 
 
-def _spawn(work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
+def _spawn(work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+    return task
 
 
 def _fail(waiting: _Waiting, failure: Failure) -> None:

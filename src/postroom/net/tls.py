@@ -61,6 +61,57 @@ def server_context(found: Certificate, *, min_version: str = "1.2", alpn: tuple[
     return context
 
 
+class CertificateFiles:
+    """Notices that the files of a certificate changed, so that a renewed one is used without a restart (G1)."""
+
+    def __init__(self, cert_path: Path, key_path: Path) -> None:
+        self._paths = cert_path, key_path
+        self._seen = self._state()
+
+    def renewed(self) -> ssl.SSLContext | None:
+        """A context with the files' certificate if they changed since this was asked last; for `replace_certificate`.
+
+        Reads them, so it blocks. A pair that does not fit together is told of once in the log, and read again when it
+        changes.
+        """
+        state = self._state()
+        if state == self._seen:
+            return None
+        self._seen = state
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self._paths)
+        except (OSError, ssl.SSLError) as error:
+            log.error("new_certificate_unusable", error=type(error).__name__)
+            return None
+        return context
+
+    def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_identity, self._paths))
+
+
+def replace_certificate(context: ssl.SSLContext, renewed: ssl.SSLContext) -> None:
+    """Let handshakes to come under `context` show the certificate of `renewed`; everything else stays.
+
+    Loading into `context` itself would not do: OpenSSL keeps a certificate for each type of key, so that an old one of
+    another type would live on beside the new one.
+    """
+
+    def choose(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, asked: ssl.SSLContext, /) -> None:
+        connection.context = renewed
+
+    context.sni_callback = choose
+    log.info("certificate_renewed")
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def _loadable(cert_path: Path, key_path: Path) -> None:
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_path, key_path)
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from postroom.base import log as base_log
+from postroom.servers.limits import CommandRate, ConnectionCounter, MemoryBudget
 from postroom.servers.listening import BACKLOG, Listening
 from postroom.servers.smtp_connection import ConnectionContext, ListenerLimits, Receive, Resolve, SmtpConnection
-from postroom.servers.smtp_limits import CommandRate, ConnectionCounter, MemoryBudget
 from postroom.smtp.server import ServerConfig
 
 __all__ = ["ListenerLimits", "MemoryBudget", "MxListener", "Receive", "Resolve"]

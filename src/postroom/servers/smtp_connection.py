@@ -9,7 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from structlog.typing import FilteringBoundLogger
 
-from postroom.servers.smtp_limits import CommandRate, ConnectionCounter, MemoryBudget, normalise_ip
+from postroom.servers.limits import CommandRate, ConnectionCounter, MemoryBudget, normalise_ip
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope, Refusal, SessionInfo
 from postroom.smtp.events import MessageReceived, RecipientProposed, Signal

@@ -198,8 +198,8 @@ class RouteTable:
     def allowed(self, scope: Scope) -> Iterator[str]:
         """The methods that the path of a request has."""
         for route in self._app.routes:
-            if _matches_path(route, scope):
-                yield from route.methods or ()  # type: ignore[attr-defined]
+            if isinstance(route, GuardedRoute) and _matches_path(route, scope):
+                yield from route.methods or ()
 
 
 def _matches_path(route: BaseRoute, scope: Scope) -> bool:

@@ -48,7 +48,8 @@ class ImapConfig:
     """Limits and words of the listener. Times in seconds, sizes in octets.
 
     `login_timeout` is how long a client may stay without signing in, however busy it is; `write_timeout` how long it
-    may leave our answers unread; `linger` how long a closed connection's last line has to arrive.
+    may leave our answers unread; `linger` how long a closed connection's last line has to arrive; `lead_timeout` how
+    long the others wait for one connection's message when the memory budget is used up.
     """
 
     hostname: str = "localhost"
@@ -62,8 +63,10 @@ class ImapConfig:
     write_timeout: float = 300.0
     handshake_timeout: float = 30.0
     linger: float = 3.0
+    lead_timeout: float = 60.0
     max_append_size: int = 25 * MIB
     max_bad_commands: int = 50
     max_login_failures: int = 5
     facts_bytes: int = 32 * MIB
     spare_views: int = 64
+    memory_budget: int = 256 * MIB

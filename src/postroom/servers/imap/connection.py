@@ -13,7 +13,7 @@ from postroom.imap import Code, SessionState
 from postroom.imap import commands as c
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.session import Handler, Session, SharedState
-from postroom.servers.smtp_limits import ConnectionCounter, normalise_ip
+from postroom.servers.limits import ConnectionCounter, MemoryBudget, normalise_ip
 
 _log = base_log.get("servers.imap")
 
@@ -23,6 +23,10 @@ _BACKLOG: Final = 256 * 1024
 # Why a connection does not read, as bits.
 _BEHIND_COMMAND: Final = 1
 _IN_HANDSHAKE: Final = 2
+_OVER_BUDGET: Final = 4
+
+# What a connection may hold without being counted: commands that are no messages.
+_UNCOUNTED: Final = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class ConnectionContext:
     shared: SharedState
     ssl_context: ssl.SSLContext | None
     counter: ConnectionCounter
+    budget: MemoryBudget
     handlers: Mapping[type[c.Command], Handler]
     connections: set[ImapConnection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,6 +57,7 @@ class ImapConnection(asyncio.Protocol):
         "_counted",
         "_eof",
         "_farewell",
+        "_lead_until",
         "_loop",
         "_notified",
         "_patience",
@@ -65,11 +71,13 @@ class ImapConnection(asyncio.Protocol):
         "_waiter",
         "_writable",
         "_write_blocked",
+        "held",
         "peer_ip",
         "secure",
     )
 
     def __init__(self, context: ConnectionContext, *, secure: bool) -> None:
+        self.held = 0  # the memory budget's
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
@@ -89,6 +97,7 @@ class ImapConnection(asyncio.Protocol):
         self._patience = context.shared.config.idle_timeout
         self._farewell = ""
         self._signed_in_by: float | None = None
+        self._lead_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     # -- asyncio.Protocol
@@ -133,6 +142,7 @@ class ImapConnection(asyncio.Protocol):
         self.notify()
         if self._session.reader.buffered > _BACKLOG:
             self._pause(_BEHIND_COMMAND)
+        self.account()
 
     def eof_received(self) -> bool:
         """The client sends no more. What it asked for is still answered."""
@@ -196,6 +206,14 @@ class ImapConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def account(self) -> None:
+        """Let the budget know what is held."""
+        held = self._session.held
+        if held <= _UNCOUNTED:
+            held = 0
+        if held != self.held and self._counted:
+            self._context.budget.hold(self, held, wants_more=held > 0 and self._session.awaits_input)
+
     def expect(self, seconds: float, farewell: str) -> None:
         """Without anything from the client for so long from now, say BYE and go."""
         self._seen = self._loop.time()
@@ -241,6 +259,7 @@ class ImapConnection(asyncio.Protocol):
             _log.exception("imap_session_failed")
             session.bye("Internal error", Code.SERVERBUG)
         self._task = None
+        self.account()
         if self._closing:
             session.close()
         elif over or session.state is SessionState.LOGOUT or self._eof:
@@ -327,6 +346,7 @@ class ImapConnection(asyncio.Protocol):
             self._counted = False
             context = self._context
             context.counter.remove(self.peer_ip)
+            context.budget.leave(self)
             context.connections.discard(self)
             if not context.connections:
                 context.empty.set()
@@ -343,6 +363,20 @@ class ImapConnection(asyncio.Protocol):
             self._pauses &= ~reason
             if not self._pauses and not self._transport.is_closing():
                 self._transport.resume_reading()
+
+    def stop_reading(self) -> None:
+        """The memory budget is used up."""
+        self._pause(_OVER_BUDGET)
+
+    def go_on_reading(self) -> None:
+        """There is room again; the time until now was not the client's."""
+        self._seen = self._loop.time()
+        self._unpause(_OVER_BUDGET)
+
+    def lead(self) -> None:
+        """The others wait for this connection's message."""
+        self._lead_until = self._loop.time() + self._context.shared.config.lead_timeout
+        self._arm(self._lead_until)
 
     def _arm(self, when: float) -> None:
         """See that the timer fires no later than `when`. One that fires earlier finds nothing due and sleeps on."""
@@ -362,7 +396,11 @@ class ImapConnection(asyncio.Protocol):
         dues: list[tuple[float, str]] = []
         if self._write_blocked:
             dues.append((self._write_blocked + config.write_timeout, ""))
+        elif self._pauses & _OVER_BUDGET:
+            self._seen = now
         elif not self.is_busy:
+            if self._context.budget.is_leader(self):
+                dues.append((self._lead_until, "Autologout; others wait"))
             dues.append((self._seen + self._patience, self._farewell))
         if self._signed_in_by is not None and self._session.principal is None:
             dues.append((self._signed_in_by, "Autologout; no login"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from dataclasses import dataclass
 
 from postroom.mailbox.search import FolderSearch
 from postroom.servers.imap.config import ImapConfig, ImapServices
@@ -12,12 +13,36 @@ from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.handlers import HANDLERS
 from postroom.servers.imap.session import SharedState
 from postroom.servers.imap.views import ViewCache
+from postroom.servers.limits import ConnectionCounter, MemoryBudget
 from postroom.servers.listening import BACKLOG, Listening
-from postroom.servers.smtp_limits import ConnectionCounter
+
+
+@dataclass(frozen=True, slots=True)
+class ImapShared:
+    """What the IMAP listeners of a process have in common: the limits, and what is known of folders and messages.
+
+    `budget` may be shared with listeners of other protocols.
+    """
+
+    views: ViewCache
+    facts: FactCache
+    search: FolderSearch
+    counter: ConnectionCounter
+    budget: MemoryBudget
+
+    @classmethod
+    def make(cls, services: ImapServices, config: ImapConfig, budget: MemoryBudget | None = None) -> ImapShared:
+        return cls(
+            views=ViewCache(services.mailboxes, services.live, config.spare_views),
+            facts=FactCache(services.mailboxes.reads, config.facts_bytes),
+            search=FolderSearch(services.database),
+            counter=ConnectionCounter(config.max_connections, config.max_connections_per_ip),
+            budget=budget or MemoryBudget(config.memory_budget),
+        )
 
 
 class ImapListener(Listening):
-    """Listens, and keeps the connections.
+    """Listens, and keeps the connections. Without `shared` it shares nothing with another one.
 
     With an `ssl_context` STARTTLS is offered, or, with `implicit_tls`, every connection begins with the handshake
     (RFC 8314); ValueError for the second without the first.
@@ -30,22 +55,25 @@ class ImapListener(Listening):
         ssl_context: ssl.SSLContext | None = None,
         *,
         implicit_tls: bool = False,
+        shared: ImapShared | None = None,
     ) -> None:
         if implicit_tls and ssl_context is None:
             raise ValueError("implicit TLS needs a TLS context")
         config = config or ImapConfig()
+        shared = shared or ImapShared.make(services, config)
         self._implicit_tls = implicit_tls
         self._context = ConnectionContext(
             shared=SharedState(
                 config=config,
                 services=services,
-                views=ViewCache(services.mailboxes, services.live, config.spare_views),
-                facts=FactCache(services.mailboxes.reads, config.facts_bytes),
-                search=FolderSearch(services.database),
+                views=shared.views,
+                facts=shared.facts,
+                search=shared.search,
                 tls_available=ssl_context is not None,
             ),
             ssl_context=ssl_context,
-            counter=ConnectionCounter(config.max_connections, config.max_connections_per_ip),
+            counter=shared.counter,
+            budget=shared.budget,
             handlers=HANDLERS,
         )
         super().__init__(self._context, linger=config.linger)
@@ -67,5 +95,5 @@ class ImapListener(Listening):
 
     @property
     def connection_count(self) -> int:
-        """Open connections."""
+        """Open connections of all listeners that share."""
         return self._context.counter.total

@@ -41,7 +41,7 @@ from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.failures import Disconnected, as_answer
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.views import FolderGone, ViewCache
-from postroom.servers.smtp_limits import is_loopback
+from postroom.servers.limits import is_loopback
 
 _log = base_log.get("servers.imap")
 
@@ -69,6 +69,9 @@ class Wire(Protocol):
 
     def notify(self) -> None:
         """End a `wait`, or the next one."""
+
+    def account(self) -> None:
+        """What the session holds has changed."""
 
     async def start_tls(self) -> None:
         """Go on under TLS. Raises `Disconnected`."""
@@ -128,6 +131,7 @@ class Session:
 
     __slots__ = (
         "_bad",
+        "_executing",
         "_handlers",
         "_in_flight",
         "_out",
@@ -158,6 +162,7 @@ class Session:
         self._handlers = handlers
         self._in_flight: deque[PendingAnswer] | None = None
         self._bad = 0
+        self._executing: int | None = None
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
 
@@ -290,6 +295,8 @@ class Session:
         """Handle the input that is there. Returns when more is needed, or the session is over."""
         while self.state is not SessionState.LOGOUT:
             event = self.reader.next_event()
+            self._executing = _literal_octets(event)
+            self.wire.account()
             in_flight = self._in_flight
             if in_flight:
                 await self._finish_pending(in_flight, self._room_needed(event))
@@ -304,6 +311,7 @@ class Session:
             if self._out_size >= OUTPUT_CHUNK:
                 self.flush()
                 await self.wire.drained()
+        self._executing = None
         self.flush()
 
     def _room_needed(self, event: object) -> Callable[[], bool]:
@@ -325,6 +333,7 @@ class Session:
                 ready += 1
             if ready:
                 await self._answer_pending([in_flight.popleft() for _ in range(ready)])
+                self.wire.account()
             if enough():
                 return
             self.flush()
@@ -343,6 +352,17 @@ class Session:
                 raise
             except Exception as error:  # noqa: BLE001 - every command is answered; the cause is in the log
                 self.write(render.failure(pending.tag, as_answer(error)))
+
+    @property
+    def held(self) -> int:
+        """Octets of messages that this session has in memory: coming in, being worked on, being committed."""
+        held = self.reader.held + (self._executing or 0)
+        return held + sum(pending.size for pending in self._in_flight) if self._in_flight else held
+
+    @property
+    def awaits_input(self) -> bool:
+        """Whether a command came in part, and nothing else is to be done until more of it comes."""
+        return self._executing is None and self.reader.mid_command
 
     async def read_line(self) -> bytes:
         """The next line, which is no command: call `reader.expect_line` before. Raises `BadCommand`, `Disconnected`."""
@@ -427,3 +447,10 @@ class Session:
         """The connection is gone."""
         self.deselect()
         self.state = SessionState.LOGOUT
+
+
+def _literal_octets(event: object) -> int | None:
+    """Octets that a command brought beside its text; None when there is nothing to work on."""
+    if event is None:
+        return None
+    return sum(map(len, event.literals)) if isinstance(event, RawCommand) else 0

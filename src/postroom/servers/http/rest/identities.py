@@ -227,15 +227,23 @@ class _Routes:
         return page([identity_object(identity) for identity in found], next_cursor)
 
 
+_COMMON: Final[dict[str, Any]] = {"tag": "Identities", "bucket": Bucket.API}
+_READING: Final[dict[str, Any]] = {
+    **_COMMON,
+    "permissions": frozenset({Permission.IDENTITIES_READ}),
+    "idempotency": Idempotency.NONE,
+}
+
+
 def register(table: RouteTable, services: HttpServices) -> None:
     """Register the operations."""
     routes = _Routes(services)
-    common: dict[str, Any] = {"tag": "Identities", "bucket": Bucket.API}
-    reading: dict[str, Any] = {
-        **common,
-        "permissions": frozenset({Permission.IDENTITIES_READ}),
-        "idempotency": Idempotency.NONE,
-    }
+    _register_create(table, routes)
+    _register_lists(table, routes)
+    _register_one(table, routes)
+
+
+def _register_create(table: RouteTable, routes: _Routes) -> None:
     table.add(
         Rule(
             "POST",
@@ -252,12 +260,15 @@ def register(table: RouteTable, services: HttpServices) -> None:
                 404: ("tenant_not_found", "domain_not_found"),
                 409: ("client_id_conflict", "username_taken", "address_taken", "domain_not_ready"),
             },
-            **common,
+            **_COMMON,
         ),
         routes.create,
         summary="Create an identity with its mailbox",
         answers={201: schemas.Identity, 200: schemas.Identity},
     )
+
+
+def _register_lists(table: RouteTable, routes: _Routes) -> None:
     paged = {400: ("invalid_request",), 404: ("tenant_not_found",), 410: ("cursor_expired",)}
     table.add(
         Rule(
@@ -267,7 +278,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             reach=Reach.TENANT_PATH,
             levels=NOT_IDENTITY,
             errors=paged,
-            **reading,
+            **_READING,
         ),
         routes.list_of_tenant,
         summary="Identities of a tenant",
@@ -281,12 +292,15 @@ def register(table: RouteTable, services: HttpServices) -> None:
             reach=Reach.TENANT_FILTER,
             levels=ALL_LEVELS,
             errors=paged,
-            **reading,
+            **_READING,
         ),
         routes.list_all,
         summary="Identities that the key reaches",
         answers={200: schemas.IdentityPage},
     )
+
+
+def _register_one(table: RouteTable, routes: _Routes) -> None:
     table.add(
         Rule(
             "GET",
@@ -295,7 +309,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             reach=Reach.RESOURCE,
             levels=ALL_LEVELS,
             errors={400: ("invalid_request",), 404: ("identity_not_found",)},
-            **reading,
+            **_READING,
         ),
         routes.look_up,
         summary="The identity that an address belongs to",
@@ -310,7 +324,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             levels=ALL_LEVELS,
             even_gone=True,
             errors={404: ("identity_not_found",)},
-            **reading,
+            **_READING,
         ),
         routes.get,
         summary="An identity",

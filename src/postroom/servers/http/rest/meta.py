@@ -32,34 +32,34 @@ _PUBLIC: Final[dict[str, Any]] = {
 }
 
 
-def register(table: RouteTable, services: HttpServices) -> None:
-    """Register the operations."""
-    about = services.about
-    health = orjson.dumps({"status": "ok", "version": about.version, "commit": about.commit, "env": about.env.value})
-    document: list[bytes] = []
+class _Routes:
+    def __init__(self, table: RouteTable, services: HttpServices) -> None:
+        self._table, self._services = table, services
+        about = services.about
+        self._health = orjson.dumps(
+            {"status": "ok", "version": about.version, "commit": about.commit, "env": about.env.value}
+        )
+        self._document: bytes | None = None
 
-    async def get_health() -> Response:
-        return JsonAnswer(health)
+    async def health(self) -> Response:
+        return JsonAnswer(self._health)
 
-    async def get_readiness() -> Response:
-        probes = {
-            "database": _database(services),
-            "blobs": services.store_ready,
-            "migrations": services.migrated,
-        }
+    async def readiness(self) -> Response:
+        services = self._services
+        probes = {"database": _database(services), "blobs": services.store_ready, "migrations": services.migrated}
         results = await asyncio.gather(*(_works(name, probe) for name, probe in probes.items()))
         if not all(results):
             raise PostroomError("unavailable", retry_after=5)
         return JsonAnswer({"status": "ok", **dict.fromkeys(probes, "ok")})
 
-    async def get_document() -> Response:
-        if not document:
-            document.append(orjson.dumps(openapi.document(table)))
-        return JsonAnswer(document[0])
+    async def document(self) -> Response:
+        if self._document is None:
+            self._document = orjson.dumps(openapi.document(self._table))
+        return JsonAnswer(self._document)
 
-    async def get_me(call: CurrentCall) -> Response:
+    async def me(self, call: CurrentCall) -> Response:
         principal = call.principal
-        key = await services.keys.get(principal, principal.public_id)
+        key = await self._services.keys.get(principal, principal.public_id)
         return JsonAnswer(
             {
                 "key_id": key.public_id,
@@ -74,22 +74,26 @@ def register(table: RouteTable, services: HttpServices) -> None:
             }
         )
 
+
+def register(table: RouteTable, services: HttpServices) -> None:
+    """Register the operations."""
+    routes = _Routes(table, services)
     not_allowed = {405: ("method_not_allowed",), 503: ("unavailable",)}
     table.add(
         Rule("GET", "/health", "getHealth", errors=not_allowed, **_PUBLIC),
-        get_health,
+        routes.health,
         summary="Whether the process serves",
         answers={200: Health},
     )
     table.add(
         Rule("GET", "/health/ready", "getReadiness", errors=not_allowed, **_PUBLIC),
-        get_readiness,
+        routes.readiness,
         summary="Whether the database, the blob store and the schema can be used",
         answers={200: Readiness},
     )
     table.add(
         Rule("GET", "/openapi.json", "getOpenApiDocument", **_PUBLIC),
-        get_document,
+        routes.document,
         summary="This document",
         answers={200: None},
         contents={200: "application/json"},
@@ -106,7 +110,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             bucket=Bucket.API,
             idempotency=Idempotency.NONE,
         ),
-        get_me,
+        routes.me,
         summary="The calling key",
         answers={200: Me},
     )

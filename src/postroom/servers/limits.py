@@ -1,4 +1,4 @@
-"""What keeps one client, or many, from using up an SMTP listener (rule A7, D21)."""
+"""What keeps one client, or many, from using up the listeners of a process (rule A7, D21)."""
 
 import ipaddress
 from collections import OrderedDict, deque
