@@ -37,6 +37,8 @@ IN_FLIGHT: Final = 10
 ONE_MAILBOX_PORTIONS: Final = 50
 PHASES: Final = ("+", "-", "there", "back")
 """A round: flags on, flags off, moved away, moved back."""
+_SELECTED: Final = {"+": b"INBOX", "back": b"Archive"}
+"""What a connection selects before a phase."""
 CLOCK: Final = SystemClock()
 
 
@@ -155,9 +157,9 @@ def measure_dovecot(peer: PostfixDovecot, user: int, boxes: int, raws: Sequence[
     with ThreadPoolExecutor(IN_FLIGHT) as threads:
         for _ in range(rounds + 1):
             for phase in PHASES:
-                folder = b"Archive" if phase == "back" else b"INBOX"
-                for client in clients:
-                    client.ask(b"SELECT " + folder)
+                if folder := _SELECTED.get(phase):
+                    for client in clients:
+                        client.ask(b"SELECT " + folder)
                 started = time.perf_counter()
                 for share in [threads.submit(_all, share, phase) for share in shares]:
                     share.result()

@@ -246,7 +246,7 @@ async def flags_and_moves(
     """STORE and MOVE at 1 and 200 mailboxes, by one process and two; the peer's rates are those of its processes."""
     load = Load(17)
     raws = [load.message(n) for n in range(1000)] if peer is not None else []
-    rows = await _thousand(db, root, peer, raws, rounds)
+    rows = await _thousand(db, root, peer, raws, 2 * rounds)
     for boxes in (1, 200):
         made = await make_boxes(db, IdGenerator(CLOCK), boxes)
         await fill(db, made, flags.PORTION * (flags.ONE_MAILBOX_PORTIONS if boxes == 1 else 1))
@@ -388,7 +388,7 @@ async def _run(quick: bool) -> list[Row]:
                             await analyze_grown(conn)
                 rows += await indexing(db, blobs, 5.0 if quick else 60.0)
                 with peers.PostfixDovecot(users=1) if peers.available() else contextlib.nullcontext() as peer:
-                    rows += await flags_and_moves(db, server.dsn, blobs, peer, 2 if quick else 10)
+                    rows += await flags_and_moves(db, server.dsn, blobs, peer, 1 if quick else 8)
                 rows += await large_and_empty(db, blobs, 20_000 if quick else 100_000, count // 2)
         finally:
             await server.stop()

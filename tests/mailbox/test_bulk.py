@@ -47,14 +47,15 @@ async def log_position(world: World) -> int:
 
 
 @pytest.mark.covers("decisions:A5", "decisions:B14")
+@pytest.mark.parametrize("per_thread", [1, 3])
 @pytest.mark.parametrize("flag", ["$flagged", "$seen"])
-async def test_a_store_of_a_thousand_messages_writes_little(world: World, flag: str) -> None:
-    """At most a megabyte of write-ahead log, in threads of three.
+async def test_a_store_of_a_thousand_messages_writes_little(world: World, flag: str, per_thread: int) -> None:
+    """At most a megabyte of write-ahead log.
 
     The first STORE writes whole pages, where the server is told to, and does not count; of the others the least does,
     for somebody else may use the server, too.
     """
-    inbox, uids = await world.folder("INBOX"), await world.fill("INBOX", CHUNK, per_thread=3)
+    inbox, uids = await world.folder("INBOX"), await world.fill("INBOX", CHUNK, per_thread=per_thread)
     sizes = []
     for mode in (FlagMode.ADD, FlagMode.REMOVE, FlagMode.ADD, FlagMode.REMOVE):
         before = await log_position(world)

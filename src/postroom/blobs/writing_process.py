@@ -201,14 +201,17 @@ class _Child(asyncio.Protocol):
 
 
 def serve(stream: BinaryIO, answer_to: socket.socket, writer: DurableWriter) -> None:
-    """The child's side: store batches until the socket ends. A frame that makes no sense ends it too."""
-    while len(head := stream.read(_U32.size)) == _U32.size:
-        (length,) = _U32.unpack(head)
-        frame = stream.read(length)
-        if len(frame) < length:
-            return
-        outcomes = [*_store(writer, decode_request(memoryview(frame)))]
-        answer_to.sendall(encode_answer(outcomes))
+    """The child's side: store batches until the server is gone, with its last batch stored whole."""
+    try:
+        while len(head := stream.read(_U32.size)) == _U32.size:
+            (length,) = _U32.unpack(head)
+            frame = stream.read(length)
+            if len(frame) < length:
+                return
+            outcomes = [*_store(writer, decode_request(memoryview(frame)))]
+            answer_to.sendall(encode_answer(outcomes))
+    except ConnectionError:
+        return
 
 
 def _store(writer: DurableWriter, groups: list[PutGroup]) -> Iterator[Outcome]:

@@ -20,7 +20,6 @@ from postroom.directory import routes, rules
 from postroom.directory.models import Recipient, Refusal
 from postroom.directory.routes import Route
 from postroom.directory.rules import Entry
-from postroom.directory.store import is_local_domain
 
 CACHE_SIZE: Final = 10_000
 CACHE_SECONDS: Final = 60.0
@@ -142,11 +141,6 @@ class Directory:
         else:
             found = await self._find(f"{base_local}@{domain}", domain, asked, detail, guarded=False)
         return None if isinstance(found, Refusal) else found
-
-    async def is_local(self, domain: str) -> bool:
-        """Whether mail for a domain (lower-case A-labels) stays here. Raises what the database raises."""
-        async with self._db.acquire() as conn:
-            return await is_local_domain(conn, domain)
 
     def invalidate(self, what: str) -> None:
         """Forget an address, everything of an identity (`idn_…`) or a tenant (`ten_…`), a domain (`@name`), or all

@@ -254,7 +254,7 @@ CREATE TABLE threads (
   archived boolean NOT NULL DEFAULT false,
   PRIMARY KEY (tenant_id, mailbox_id, seq),
   FOREIGN KEY (tenant_id, mailbox_id) REFERENCES mailboxes (tenant_id, id)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 50); -- a flag changes many threads of a page at once, each then stays on it
 CREATE INDEX threads_list ON threads (tenant_id, mailbox_id, last_at DESC, seq DESC);
 
 -- Drawn under the mailbox lock, so that it orders the messages of one mailbox.

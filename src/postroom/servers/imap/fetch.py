@@ -192,7 +192,9 @@ class _Fetcher:
                 for place, words in enumerate(flags)
                 if words is not None and (not facts or facts[place] is not None)
             ]
-            flags, numbers, uids = ([column[place] for place in kept] for column in (flags, numbers, uids))  # type: ignore[assignment]
+            flags = [flags[place] for place in kept]
+            numbers = [numbers[place] for place in kept]
+            uids = [uids[place] for place in kept]
             facts = [facts[place] for place in kept] if facts else facts
         forms: list[bytes] = []
         columns: list[Sequence[object]] = []
@@ -203,7 +205,7 @@ class _Fetcher:
                 columns.append(self._flag_column(uids, flags))
             else:
                 fact = _FACTS[item.att]
-                columns.append(list(map(fact.value, facts)))  # type: ignore[arg-type]
+                columns.append([fact.value(known) for known in facts if known is not None])
             forms.append(_OF_VIEW.get(item.att) or _FACTS[item.att].form)
         row = b"* %%d FETCH (%b)\r\n" % b" ".join(forms)
         self._session.write(b"".join(map(row.__mod__, zip(numbers, *columns, strict=True))))
