@@ -34,6 +34,7 @@ from postroom.inbound.receive import Receiver
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended
 from postroom.mailbox.prune import prune_changes
+from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.servers.http.app import create_http
@@ -96,6 +97,7 @@ class Node:
         self._certificate: tls.CertificateFiles | None = None
         self._imap_shared: ImapShared | None = None
         self.parser = Parser()
+        self.rerender = Rerender(core.database, core.blobs, self.parser.describe, core.clock)
         self.indexer = WordIndexer(core.database, core.clock, core.blobs.get_many)
         self.ingest = Ingest(
             core.database, core.blobs, core.clock, committed=self._committed, broken=lambda: self.failed.set()
@@ -360,6 +362,7 @@ class Node:
         return [
             Periodic("address_links", timedelta(seconds=30), links),
             Periodic("retire_addresses", timedelta(minutes=1), retirements),
+            Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
             Periodic("prune_events", timedelta(minutes=10), events),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
+from benchmarks import peers
 from benchmarks.common import PASSWORD
 from benchmarks.flags import ONE_MAILBOX_PORTIONS, PORTION, dovecot_thousand, measure_dovecot
 from benchmarks.imap import message
 from benchmarks.imap_client import Client
 from benchmarks.peers import PostfixDovecot
-
-from benchmarks import peers
 
 pytestmark = pytest.mark.skipif(not peers.available(), reason="Postfix and Dovecot are not installed, or not root")
 
@@ -29,7 +29,7 @@ def test_dovecot_shows_what_it_was_given_and_is_measured() -> None:
         with pytest.raises(RuntimeError, match="BAD"):
             client.ask(b"NONSENSE")
         client.close()
-        assert PORTION * ONE_MAILBOX_PORTIONS <= len(raws)
+        assert len(raws) >= PORTION * ONE_MAILBOX_PORTIONS
         for boxes in (1, 3):
             rates = measure_dovecot(peer, 10 * boxes, boxes, raws, 1)
             assert min(rates.store, rates.move) > 0

@@ -26,7 +26,6 @@ _SILENCED: Final = re.compile(
 )
 
 
-
 def _marks(tree: ast.AST) -> Iterator[tuple[int, object]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "covers":

@@ -9,8 +9,8 @@ from typing import Final
 _MAX_MARKS: Final = 30
 """Marks in a row, beyond which they are parted: no script comes near (UAX #15 §13, stream-safe text)."""
 _JOINER: Final = "\u034f"  # COMBINING GRAPHEME JOINER: begins a new run of marks, and stands for nothing itself
-_HALFWIDTH_MARKS: Final = "\uff9e\uff9f"  # letters by themselves, marks once composed for compatibility
-_MAYBE_MARKS: Final = re.compile(rf"(?:[^\w\x00-\u02ff]|[{_HALFWIDTH_MARKS}]){{{_MAX_MARKS + 1},}}")
+_LIKE_MARKS: Final = "\u0f73\u0f75\u0f81\uff9e\uff9f"  # no marks by themselves, but nothing else once decomposed
+_MAYBE_MARKS: Final = re.compile(rf"(?:[^\w\x00-\u02ff]|[{_LIKE_MARKS}]){{{_MAX_MARKS + 1},}}")
 
 
 def fold(text: str) -> str:
@@ -29,7 +29,7 @@ def _parted(match: re.Match[str]) -> str:
     parts: list[str] = []
     marks = 0
     for char in match[0]:
-        if unicodedata.combining(char) or char in _HALFWIDTH_MARKS:
+        if unicodedata.combining(char) or char in _LIKE_MARKS:
             if marks == _MAX_MARKS:
                 parts.append(_JOINER)
                 marks = 0
