@@ -365,7 +365,7 @@ async def test_header_fields_are_indexed_as_they_read(db: Database, clock: Manua
     assert await WordIndexer(db, clock, headers).run_once() == 2
     async with db.acquire() as conn:
         keys = [row["id"] for row in await conn.fetch("SELECT id FROM messages ORDER BY id")]
-        for needle in ("smørreb", "RELAY.example", "x-order: smør"):
+        for needle in ("smørreb", "x-order: smør"):
             # The second one's header could not be read, so it may hold anything.
             assert await candidates(conn, box.ref, needle) == frozenset(keys), needle
         assert await candidates(conn, box.ref, "nowhere") == frozenset({keys[1]})

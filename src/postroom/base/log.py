@@ -5,6 +5,7 @@ name says that it holds such a thing loses its value, text values must look like
 exception logs its type and where it was raised, never its message.
 """
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -84,12 +85,28 @@ def configure(level: str = "info", format: Literal["text", "json"] = "text", str
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Unfailing(out))),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
     root.handlers = [_Forward()]
     root.setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+class _Unfailing:
+    """A stream that never raises OSError: a full disk, or a reader that is gone, costs lines of the log and no more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def get(name: str) -> FilteringBoundLogger:

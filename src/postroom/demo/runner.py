@@ -115,6 +115,8 @@ async def _running(
         settings = await asyncio.to_thread(_prepare, directory, ports)
         with watch("database"):
             url = await stack.enter_async_context(open_postgres(settings))
+            # The database is this demo's now. Written before, it would tell another that runs here of wrong ports.
+            await asyncio.to_thread(place.write_private, directory / place.CONFIG, place.config_text(ports))
             core = await stack.enter_async_context(open_core(settings, load_secrets(directory, {}), url))
         up()
         with watch("a tenant, a person, an agent and a key"):
@@ -146,16 +148,14 @@ def _directory(given: Path | None) -> Iterator[Path]:
 
 
 def _prepare(directory: Path, ports: Ports) -> Settings:
-    """The files of a demo: its configuration, for other commands, and its secrets. Raises NotADemo."""
+    """The settings of a demo, whose secrets are written. Raises NotADemo."""
     config = directory / place.CONFIG
-    text = place.config_text(ports)
     if config.exists():
         with config.open(encoding="utf-8", errors="replace") as file:
-            ours = file.readline().strip() == text.partition("\n")[0]
+            ours = file.readline().strip() == place.config_text(ports).partition("\n")[0]
         if not ours:
             raise NotADemo(f"{directory} holds a deployment of its own, which a demo would spoil")
     settings = place.demo_settings(directory, ports)
-    place.write_private(config, text)
     ensure_secrets(directory)
     return settings
 

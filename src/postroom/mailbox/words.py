@@ -59,6 +59,20 @@ QUEUE: Final = ClaimQueue(
 )
 
 _WORD: Final = re.compile(r"\w+")
+_MACHINE_MADE: Final = frozenset(
+    (
+        *("received", "x-received", "return-path", "received-spf", "authentication-results", "content-type"),
+        *(
+            "message-id",
+            "in-reply-to",
+            "references",
+            "dkim-signature",
+            "domainkey-signature",
+            "x-google-dkim-signature",
+        ),
+        *("arc-seal", "arc-message-signature", "arc-authentication-results", "x-gm-message-state"),
+    )
+)
 _HEADER_END: Final = re.compile(rb"\n\r?\n|\A\r?\n")
 
 ReadSpans = Callable[[Sequence[Span]], Awaitable[Sequence[bytes | StorageError]]]
@@ -288,6 +302,14 @@ class WordIndexer:
         self._known |= words
 
 
+def is_machine_made(field: str) -> bool:
+    """Whether a header field is machines talking to machines: nearly every word of it is new, and nobody looks for it.
+
+    Such fields are not indexed, and a search of the whole text passes them over; asked for by name they are read.
+    """
+    return field.lower() in _MACHINE_MADE
+
+
 def header_texts(start: bytes | StorageError) -> tuple[list[str], bool]:
     """The fields of the header that a raw message starts with, decoded; False when it is not all there."""
     if isinstance(start, StorageError):
@@ -295,7 +317,8 @@ def header_texts(start: bytes | StorageError) -> tuple[list[str], bool]:
     end = _HEADER_END.search(start)
     if end is None and len(start) >= MAX_HEADER:
         return [], False
-    return [f"{name}: {value}" for name, value in Headers.parse(start[: end.end()] if end else start)], True
+    headers = Headers.parse(start[: end.end()] if end else start)
+    return [f"{name}: {value}" for name, value in headers if not is_machine_made(name)], True
 
 
 def _portions(claims: Sequence[Claim]) -> Iterator[list[Claim]]:

@@ -7,6 +7,7 @@ Headers are read from the store only for keys that no column answers, texts only
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -24,6 +25,7 @@ from postroom.mail.tree import unpack_tree
 from postroom.mailbox.folding import fold
 from postroom.mailbox.reads import Columns
 from postroom.mailbox.search import Question
+from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.selected import Selected
@@ -33,7 +35,9 @@ Found = frozenset[int] | set[int]
 """UIDs."""
 
 _PAGE: Final = 200
-"""Headers read and looked through at a time; that takes a few milliseconds."""
+"""Headers read at a time; usual ones are looked through in a few milliseconds."""
+_LONG: Final = 16_384
+"""Octets of a header that takes a millisecond to look through, so that others have their turn after it."""
 _FACTS_PAGE: Final = 1000
 _FOLDING: Final = re.compile(rb"\r*\n(?=[ \t])")
 
@@ -197,12 +201,19 @@ class _Search:
         return among if candidates is None else among & candidates
 
     async def _in_headers(self, name: str | None, needle: str, among: Found) -> set[int]:
-        """Messages with `needle` in a field called `name`, or in any field; without a needle the field is enough."""
-        among = await self._narrowed(needle, among)
+        """Messages with `needle` in a field called `name`, or in any that a person may read; without a needle the field
+        is enough.
+        """
+        if name is None or not is_machine_made(name):
+            among = await self._narrowed(needle, among)
         found: set[int] = set()
         async with ReadAhead(self._headers(among)) as pages:
             async for page in pages:
-                found.update(uid for uid, block in page if _has_text(block, name, needle))
+                for uid, block in page:
+                    if _has_text(block, name, needle):
+                        found.add(uid)
+                    if len(block) > _LONG:
+                        await asyncio.sleep(0)
         return found
 
     async def _headers(self, among: Found) -> AsyncIterator[list[tuple[int, bytes]]]:
@@ -235,15 +246,14 @@ class _Search:
 
 
 def _has_text(block: bytes, name: str | None, needle: str) -> bool:
-    """Whether a header block has `needle` (folded) in a field called `name`, or in any field."""
-    if needle and needle.isascii() and block.isascii() and b"=?" not in block:
-        # Nothing to decode: whatever a field can hold stands here, and most blocks are done with at once.
-        there = needle.encode() in _FOLDING.sub(b"", block).lower()
-        if name is None or not there:
-            return there
+    """Whether a header block has `needle` (folded) in a field called `name`, or in any that a person may read."""
+    # Where nothing is to be decoded, whatever a field can hold stands there, and most blocks are done with at once.
+    plain = needle and needle.isascii() and block.isascii() and b"=?" not in block
+    if plain and needle.encode() not in _FOLDING.sub(b"", block).lower():
+        return False
     headers = Headers.parse(block)
     if name is None:
-        return any(needle in fold(f"{field}: {value}") for field, value in headers)
+        return any(needle in fold(f"{field}: {value}") for field, value in headers if not is_machine_made(field))
     return any(needle in fold(value) for value in headers.get_all(name))
 
 
