@@ -17,7 +17,7 @@ from postroom.mailbox import words
 from postroom.mailbox.folding import fold
 from postroom.mailbox.models import FolderKey, MailboxRef
 
-PAGE: Final = 500
+PAGE: Final = 100
 """Texts read at a time."""
 _LONG: Final = 16_384
 """Characters of a text that takes a millisecond to look through, so that others have their turn after it."""

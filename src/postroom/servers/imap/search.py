@@ -34,7 +34,7 @@ from postroom.servers.imap.session import Done, Session
 Found = frozenset[int] | set[int]
 """UIDs."""
 
-_PAGE: Final = 200
+_PAGE: Final = 100
 """Headers read at a time; usual ones are looked through in a few milliseconds."""
 _LONG: Final = 16_384
 """Octets of a header that takes a millisecond to look through, so that others have their turn after it."""
