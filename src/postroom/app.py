@@ -39,8 +39,8 @@ SERVER_CONNECTIONS: Final = 100
 """`max_connections` of the bundled PostgreSQL."""
 SPARE_CONNECTIONS: Final = 10
 """Kept from the pools for migrations, psql and the superuser."""
-DEDICATED_CONNECTIONS: Final = 2
-"""Of each process beside its pool: notifier and listener (B13)."""
+DEDICATED_CONNECTIONS: Final = 4
+"""Of each process beside its pool: notifier and listener (B13), and a session for each of ingest's committers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,10 +98,10 @@ class Node:
         self._imap_shared: ImapShared | None = None
         self.parser = Parser()
         self.rerender = Rerender(core.database, core.blobs, self.parser.describe, core.clock)
-        self.indexer = WordIndexer(core.database, core.clock, core.blobs.get_many)
         self.ingest = Ingest(
             core.database, core.blobs, core.clock, committed=self._committed, broken=lambda: self.failed.set()
         )
+        self.indexer = WordIndexer(core.database, core.clock, core.blobs.get_many, quiet_for=self.ingest.quiet_for)
         self.directory = Directory(
             core.database,
             core.clock,

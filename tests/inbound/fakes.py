@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from postroom.mailbox.ingest import Delivery, Failure, IngestError
-from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, Refused
+from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, NewMessage, Refused
 from postroom.smtp.envelope import Envelope
 
 
@@ -28,6 +31,9 @@ class FakeIngest:
     answer: Refused | Failure | None = None
     taken: list[Delivery] = field(default_factory=list)
 
+    def begin(self, pieces: tuple[bytes, ...], keys: Sequence[str]) -> FakeTicket:
+        return FakeTicket(self, pieces, tuple(keys))
+
     async def deliver(self, delivery: Delivery) -> GroupOutcome:
         self.taken.append(delivery)
         if isinstance(self.answer, Failure):
@@ -38,6 +44,20 @@ class FakeIngest:
             Appended(copy.id, copy.mailbox, copy.thread_id, FolderKey(1), n + 1, 1, 2)
             for n, copy in enumerate(delivery.copies)
         )
+
+
+class FakeTicket(contextlib.AbstractContextManager[Any]):
+    """Of `FakeIngest`; checks that the copies have the keys their bytes were begun with."""
+
+    def __init__(self, ingest: FakeIngest, pieces: tuple[bytes, ...], keys: tuple[str, ...]) -> None:
+        self._ingest, self._pieces, self._keys = ingest, pieces, keys
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    async def commit(self, copies: tuple[NewMessage, ...]) -> GroupOutcome:
+        assert tuple(copy.blob_key for copy in copies) == self._keys
+        return await self._ingest.deliver(Delivery(self._pieces, copies))
 
 
 def envelope(*recipients: To, mail_from: str = "anna@example.com", tls: bool = True) -> Envelope[To]:

@@ -13,12 +13,14 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 from postroom.db.pool import set_up_codecs
+from postroom.mailbox import append_sql as sql
 from postroom.mailbox.append import Group, append
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import GroupOutcome, Mailpoint, NewMessage, PartInfo, RecipientKind
 
 from .letters import Box, Pen, check_mailbox, make_boxes, raw_mail
 from .stores import MemoryBlobs
+from .test_ingest import running
 
 MAX_STATEMENTS = 12
 
@@ -167,7 +169,7 @@ def count_attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         tried.append(len(groups))
         return await append(conn, groups, **options)
 
-    monkeypatch.setattr("postroom.mailbox.ingest.append", counting)
+    monkeypatch.setattr("postroom.mailbox.committing.append", counting)
     return tried
 
 
@@ -178,3 +180,40 @@ async def deliver_in_one_batch(ingest: Ingest, deliveries: list[Delivery]) -> li
         return list(await asyncio.gather(*(ingest.deliver(one) for one in deliveries)))
     finally:
         await ingest.stop()
+
+
+_INDEX_USE = "SELECT indexrelname, idx_scan FROM pg_stat_user_indexes WHERE relname = 'messages'"
+
+
+@pytest.mark.covers("decisions:B14")
+async def test_a_database_without_statistics_is_read_by_the_right_indexes(
+    db: Database, clock: ManualClock, ids: IdGenerator
+) -> None:
+    """A plan made on empty tables serves a session until they are analysed: lists must not be scanned for a hash."""
+    boxes = await make_boxes(db, ids, clock, 2)
+    pen = Pen(ids, clock)
+    async with running(db, clock) as ingest:
+        for n in range(60):
+            raw = raw_mail(message_id=f"{n}@example.com", body=str(n))
+            await ingest.deliver(Delivery((raw,), (pen.copy(boxes[n % 2], raw),)))
+    async with db.acquire() as conn:
+        async with asyncio.timeout(30):
+            used: dict[str, int] = {}
+            while used.get("messages_raw", 0) < 60:  # the sessions report when they end
+                await asyncio.sleep(0.05)
+                used = {row["indexrelname"]: row["idx_scan"] for row in await conn.fetch(_INDEX_USE)}
+    assert used["messages_rfc_id"] >= 60
+    assert used["messages_pkey"] >= 60  # by the foreign keys of what belongs to a message
+    assert used["messages_list"] == used["messages_thread"] == 0
+
+
+async def test_the_types_of_rows_are_the_writers(db: Database) -> None:
+    async with db.acquire() as conn:
+        for rows in sql.ROW_SETS:
+            columns = await conn.fetch(
+                "SELECT attname, format_type(atttypid, NULL) AS kind FROM pg_attribute"
+                " WHERE attrelid = $1::regclass ORDER BY attnum",
+                rows.type,
+            )
+            names = {"int": "integer", "bool": "boolean", "timestamptz": "timestamp with time zone"}
+            assert [(name, names.get(kind, kind)) for name, kind in rows.columns] == [tuple(c) for c in columns]

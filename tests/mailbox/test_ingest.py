@@ -391,13 +391,15 @@ async def test_two_processes_on_the_same_mailboxes(
         assert await conn.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = $1", name) == 0
 
 
-async def test_a_stage_that_ends_by_itself_is_told_of(db: Database, clock: ManualClock) -> None:
+async def test_a_stage_that_ends_by_itself_is_told_of(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = asyncio.Event()
     ingest = Ingest(db, MemoryBlobs(), clock, committed=lambda _: None, broken=broken.set)
 
     async def fault() -> None:
         raise RuntimeError("a fault of ours")
 
-    ingest._stages = (fault,)
+    monkeypatch.setattr(ingest, "_write_stage", fault)
     ingest.start()
     await asyncio.wait_for(broken.wait(), 10)

@@ -369,3 +369,39 @@ async def test_header_fields_are_indexed_as_they_read(db: Database, clock: Manua
             # The second one's header could not be read, so it may hold anything.
             assert await candidates(conn, box.ref, needle) == frozenset(keys), needle
         assert await candidates(conn, box.ref, "nowhere") == frozenset({keys[1]})
+
+
+@pytest.mark.covers("decisions:B20")
+async def test_a_burst_is_indexed_at_its_end_or_when_it_lasts(
+    db: Database, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.mailbox.words.MAX_LAG_SECONDS", 1.0)
+    (box,) = await make_boxes(db, ids, clock)
+    pen = Pen(ids, clock)
+    quiet = [0.0]
+    indexer = WordIndexer(db, clock, no_headers, idle_seconds=0.01, quiet_for=lambda: quiet[0])
+    running = asyncio.ensure_future(indexer.run())
+
+    async def indexed(count: int, within: float) -> bool:
+        async with db.acquire() as conn:
+            until = asyncio.get_running_loop().time() + within
+            while await conn.fetchval("SELECT count(*) FROM message_words") < count:
+                if asyncio.get_running_loop().time() > until:
+                    return False
+                await asyncio.sleep(0.01)
+        return True
+
+    try:
+        await asyncio.sleep(0.1)
+        await store(db, pen, box, 1, "burst")
+        indexer.wake()
+        assert not await indexed(1, 0.5)
+        assert await indexed(1, 30)  # it lasts
+        await store(db, pen, box, 2, "burst")
+        indexer.wake()
+        assert not await indexed(2, 0.3)
+        quiet[0] = 5.0  # its end
+        assert await indexed(2, 30)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -36,6 +36,9 @@ MAX_KEY = 512
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 # In place of a payload: too many hints to name, look at everything.
 _EVERYTHING = "*"
+# Between two notifications of a process: the first hint goes at once, those of a flood together. Each costs sender and
+# server together 0.3 ms.
+_SPACING = 0.02
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _STATEMENT_TIMEOUT = 10.0
 
@@ -151,6 +154,7 @@ class Notifier:
                 pause = _FIRST_PAUSE
                 if not self._pending:
                     self._idle.set()
+                await asyncio.sleep(_SPACING)
         finally:
             if connection is not None:
                 connection.terminate()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -86,6 +86,8 @@ class ConnectionTarget:
     connect_timeout: float = 10.0
     statement_cache_size: int = 500
     settings: Mapping[str, str] = field(default_factory=dict)
+    command_timeout: float | None = None
+    """Seconds that no statement outlives unless it names a timeout of its own."""
 
     def arguments(self) -> dict[str, Any]:
         """What asyncpg's connect functions take."""
@@ -93,6 +95,7 @@ class ConnectionTarget:
             "dsn": self.url,
             "timeout": self.connect_timeout,
             "statement_cache_size": self.statement_cache_size,
+            "command_timeout": self.command_timeout,
             "server_settings": {
                 "application_name": self.application_name,
                 # Extensions of an external server may be installed in public.
@@ -151,11 +154,11 @@ class Database:
             application_name=application_name,
             statement_cache_size=statement_cache_size,
             settings=settings,
+            command_timeout=command_timeout,
         )
         self._min_size = min_size
         self._max_size = max_size
         self._acquire_timeout = acquire_timeout
-        self._command_timeout = command_timeout
         self._pool: _Pool | None = None
         self._holders: set[asyncio.Task[Any]] = set()
 
@@ -183,7 +186,6 @@ class Database:
                 **self.target.arguments(),
                 min_size=self._min_size,
                 max_size=self._max_size,
-                command_timeout=self._command_timeout,
                 connection_class=_Connection,
                 init=set_up_codecs,
             )
@@ -200,11 +202,14 @@ class Database:
         except TimeoutError:
             pool.terminate()
 
-    async def connect(self) -> _RawConnection:
-        """A connection outside the pool, for what needs a session of its own. The caller closes it. Raises
-        DatabaseUnavailable.
+    async def connect(
+        self, *, settings: Mapping[str, str] = _NO_SETTINGS, command_timeout: float | None = None
+    ) -> _RawConnection:
+        """A connection outside the pool, for what needs a session of its own, with more settings of that session. The
+        caller closes it. Raises DatabaseUnavailable.
         """
-        return await self.target.connect()
+        target = replace(self.target, settings={**self.target.settings, **settings}, command_timeout=command_timeout)
+        return await target.connect()
 
     @contextlib.asynccontextmanager
     async def acquire(self, *, timeout: float | None = None) -> AsyncIterator[Connection]:

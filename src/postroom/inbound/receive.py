@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.events.catalogue import message_received
 from postroom.inbound.parsing import Parser
-from postroom.mailbox.ingest import Delivery, Failure, Ingest, IngestError
+from postroom.mailbox.ingest import Failure, Ingest, IngestError
 from postroom.mailbox.models import (
     Content,
     Direction,
@@ -94,13 +94,12 @@ class Receiver:
             recipient=named[0].base if len(named) == 1 else None,
             received_at=received_at,
         )
-        content = await self._parser.describe(prefix, raw, received_at)
-        visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
-        targets = _one_for_each_mailbox(named, visible)
-        primaries = await self._primaries(content, targets)
-        copies = tuple(self._copy(content, target, received_at, primaries, visible) for target in targets)
+        ids = {target.mailbox_id: self._ids.new("msg") for target in named}
         try:
-            outcome = await self._ingest.deliver(Delivery((prefix, raw), copies))
+            # The bytes go to the disk while the message is described.
+            with self._ingest.begin((prefix, raw), list(_keys(named, ids).values())) as ticket:
+                copies = await self._copies(prefix, raw, named, ids, received_at)
+                outcome = await ticket.commit(copies)
         except IngestError as error:
             log.warning("message_not_stored", connection_id=envelope.connection_id, reason=error.failure.value)
             return DISK_FULL if error.failure is Failure.STORAGE_FULL else replies.LOCAL_ERROR
@@ -118,16 +117,27 @@ class Receiver:
         )
         return replies.queued(outcome[0].message_id)
 
+    async def _copies(
+        self, prefix: bytes, raw: bytes, named: Sequence[Target], ids: Mapping[int, str], received_at: datetime
+    ) -> tuple[NewMessage, ...]:
+        content = await self._parser.describe(prefix, raw, received_at)
+        visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
+        targets = _one_for_each_mailbox(named, visible)
+        primaries = await self._primaries(content, targets)
+        return tuple(
+            self._copy(content, target, ids[target.mailbox_id], received_at, primaries, visible) for target in targets
+        )
+
     def _copy(
         self,
         content: Content,
         target: Target,
+        message_id: str,
         received_at: datetime,
         primaries: dict[int, int | None],
         visible: set[str],
     ) -> NewMessage:
         now = received_at
-        message_id = self._ids.new("msg")
         primary = primaries[target.tenant_id]
         return NewMessage(
             id=message_id,
@@ -170,6 +180,14 @@ def _one_for_each_mailbox(named: Sequence[T], visible: set[str]) -> list[T]:
         if known.base not in visible and target.base in visible:
             chosen[target.mailbox_id] = target
     return list(chosen.values())
+
+
+def _keys(named: Sequence[Target], ids: Mapping[int, str]) -> dict[int, str]:
+    """The blob key for each mailbox, in the order of the recipients."""
+    return {
+        target.mailbox_id: raw_key(target.tenant_public_id, target.identity_public_id, ids[target.mailbox_id])
+        for target in named
+    }
 
 
 def raw_key(tenant_public_id: str, identity_public_id: str, message_id: str) -> str:

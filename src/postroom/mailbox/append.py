@@ -337,7 +337,9 @@ class _Batch:
         if not self.new:
             return
         dirty_boxes = [box for box in self.boxes.values() if box.dirty]
-        rows: tuple[Sequence[Sequence[object]], ...] = (
+        await conn.execute(
+            sql.WRITE,
+            self.now,
             self.new,
             [thread_row(self.boxes[box_id], t) for (box_id, _), t in self.threads.items() if t.dirty],
             self.recipients,
@@ -346,8 +348,6 @@ class _Batch:
             [folder_row(f) for f in {f.id: f for f in self.folders.values() if f.dirty}.values()],
             [box_row(box) for box in dirty_boxes],
         )
-        arrays = [array for rowset, data in zip(sql.ROW_SETS, rows, strict=True) for array in rowset.arrays(data)]
-        await conn.execute(sql.WRITE, self.now, *arrays)
 
 
 async def append(

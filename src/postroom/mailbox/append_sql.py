@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
-# One round trip. Sequential scans are off because a plan made while the tables were small would stay in the
-# statement cache.
-BEGIN: Final = """
-BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;
-SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL lock_timeout = '5s'
-"""
+SETTINGS: Final = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "lock_timeout": "5s",
+}
+"""Of a session, or a transaction, that appends. Sequential scans and the joins that read whole tables are off because a
+plan made while the tables were small would stay in the statement cache."""
+
+# One round trip.
+BEGIN: Final = "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
 
 # For mailboxes that are waited for, before anything else is held.
 LOCK_WAITING: Final = """
@@ -46,29 +52,29 @@ WHERE messages.tenant_id = k.tenant_id AND messages.id = k.id AND NOT 'message_i
 
 
 class RowSet:
-    """Rows that travel to the database as one array per column."""
+    """Rows that travel to the database as one array of a composite type, which has these columns (0001_initial.sql).
 
-    __slots__ = ("alias", "columns", "numbered")
+    An array for each column, 92 in all, took 0.15 ms longer for a single message and 0.5 ms for a batch of seven.
+    """
 
-    def __init__(self, alias: str, columns: str, *, numbered: bool = False) -> None:
+    __slots__ = ("alias", "columns", "numbered", "type")
+
+    def __init__(self, kind: str, alias: str, columns: str, *, numbered: bool = False) -> None:
+        self.type = kind
         self.alias = alias
         self.columns = tuple(tuple(column.split()) for column in columns.split(","))
         self.numbered = numbered
 
-    def source(self, first: int) -> str:
-        """`unnest(…) AS alias (columns)` with parameters from `$first`; `numbered` adds the row number `n`, from 1."""
-        arrays = ", ".join(f"${first + i}::{kind}[]" for i, (_, kind) in enumerate(self.columns))
+    def source(self, parameter: int) -> str:
+        """`unnest(…) AS alias`, of the parameter of that number; `numbered` adds the row number `n`, from 1."""
+        if not self.numbered:
+            return f"unnest(${parameter}::{self.type}[]) AS {self.alias}"
         names = ", ".join(name for name, _ in self.columns)
-        if self.numbered:
-            return f"unnest({arrays}) WITH ORDINALITY AS {self.alias} ({names}, n)"
-        return f"unnest({arrays}) AS {self.alias} ({names})"
-
-    def arrays(self, rows: Sequence[Sequence[object]]) -> Iterable[Sequence[object]]:
-        """The columns of `rows`, in the order of `source`'s parameters."""
-        return zip(*rows, strict=True) if rows else [()] * len(self.columns)
+        return f"unnest(${parameter}::{self.type}[]) WITH ORDINALITY AS {self.alias} ({names}, n)"
 
 
 NEW: Final = RowSet(
+    "ingest_message",
     "u",
     """
     tenant_id bigint, mailbox_id bigint, public_id text, thread_seq bigint, source text, direction text, status text,
@@ -82,6 +88,7 @@ NEW: Final = RowSet(
     numbered=True,
 )
 THREADS: Final = RowSet(
+    "ingest_thread",
     "t",
     """
     tenant_id bigint, mailbox_id bigint, seq bigint, public_id text, subject text, first_at timestamptz,
@@ -89,16 +96,20 @@ THREADS: Final = RowSet(
     participants text, reply_from_address text, archived bool
     """,
 )
-RECIPIENTS: Final = RowSet("r", "n bigint, kind text, position smallint, address text, name text")
+RECIPIENTS: Final = RowSet("ingest_recipient", "r", "n bigint, kind text, position smallint, address text, name text")
 ATTACHMENTS: Final = RowSet(
+    "ingest_attachment",
     "a",
     """
     n bigint, position int, public_id text, part_path text, filename text, content_type text, size bigint,
     disposition text, content_id text
     """,
 )
-EVENTS: Final = RowSet("e", "n bigint, public_id text, type text, owner_id text, sequence bigint, payload bytea")
+EVENTS: Final = RowSet(
+    "ingest_event", "e", "n bigint, public_id text, type text, owner_id text, sequence bigint, payload bytea"
+)
 FOLDER_STATE: Final = RowSet(
+    "ingest_folder",
     "s",
     """
     tenant_id bigint, id bigint, uid_next bigint, message_count bigint, unseen_count bigint, deleted_count bigint,
@@ -106,6 +117,7 @@ FOLDER_STATE: Final = RowSet(
     """,
 )
 MAILBOX_STATE: Final = RowSet(
+    "ingest_mailbox",
     "s",
     """
     tenant_id bigint, id bigint, modseq bigint, change_seq bigint, event_seq bigint, next_thread_seq bigint,
@@ -188,12 +200,8 @@ SELECT tenant_id, mailbox_id, min(id), max(id), $1 FROM new GROUP BY tenant_id, 
 
 
 def _number_parameters() -> str:
-    sources, first = {}, 2
-    for name, rows in zip(
-        ("new", "threads", "recipients", "attachments", "events", "folders", "mailboxes"), ROW_SETS, strict=True
-    ):
-        sources[name] = rows.source(first)
-        first += len(rows.columns)
+    names = ("new", "threads", "recipients", "attachments", "events", "folders", "mailboxes")
+    sources = {name: rows.source(n) for n, (name, rows) in enumerate(zip(names, ROW_SETS, strict=True), start=2)}
     return _WRITE.format(**sources)
 
 

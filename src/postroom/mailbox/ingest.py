@@ -1,9 +1,10 @@
 """The ingest batcher: what waits is stored together (architecture §1.5; decisions B2, B14, B15).
 
-Deliveries pass two stages. A *writer* makes the raw bytes of everything that waits durable in one go; a *committer*
-stores everything whose mailboxes nobody in this process is just writing to, in one transaction. Neither waits for
-company: a batch is what has gathered while the one before was under way, so a lone message is stored at once and a
-flood in large batches.
+A message's bytes are handed to a *writer* as soon as they are there, which makes the bytes of everything that waits
+durable in one go. Meanwhile the message is described. A *committer* stores everything that is described and whose
+mailboxes nobody in this process is just writing to, in one transaction, and commits it when all its bytes are durable.
+Neither waits for company: a batch is what has gathered while the one before was under way, so a lone message is stored
+at once and a flood in large batches. A second committer joins when there is a batch's worth more, or the first is slow.
 
 A mailbox that another process holds is skipped and tried again; after two skips its deliveries go to a lane of their
 own, which waits for that lock, and holds no other, while everything else goes on. A connection lost at COMMIT leaves
@@ -17,18 +18,16 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Final, Protocol
-
-import asyncpg
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.blobs.store import BlobStore, PutGroup, StorageError, StorageFull, put_durably
 from postroom.db import errors as db_errors
 from postroom.db.pool import Database
-from postroom.mailbox import append_sql as sql
-from postroom.mailbox.append import append
+from postroom.mailbox.committing import Committing, DatabaseAway, LockTimeout, Session
 from postroom.mailbox.degraded import degraded_copy
 from postroom.mailbox.models import Appended, Busy, GroupOutcome, MailboxRef, NewMessage, Refused
 
@@ -37,6 +36,13 @@ log = base_log.get("ingest")
 MAX_BATCH: Final = 64
 _MIN_BATCH: Final = 4
 """Up to here a cohort is stored in one piece: with 20 senders, halves took 0.9 ms of CPU for a message, wholes 0.6."""
+WORTH_JOINING: Final = 16
+"""Deliveries that wait, for which a further committer joins. Small batches cost more: with 20 senders, two committers
+that shared them took 1.85 ms of CPU for a message, one that had them all 1.5."""
+SLOW_SECONDS: Final = 0.05
+"""After which a committer at work is slow, and another one takes what has gathered."""
+BYTES_SECONDS: Final = 1.0
+"""How long a transaction, and with it locks, is kept open for bytes on their way to the disk."""
 MAX_SKIPS: Final = 2
 MAX_WAITS: Final = 4
 """Lanes that one delivery is put into, should its mailboxes be held in turn, before it waits for them all at once."""
@@ -44,8 +50,6 @@ MAX_LANES: Final = 4
 """Lanes that wait for their lock at a time: each holds a connection."""
 RETRY_SECONDS: Final = 20.0
 """How long a batch is tried again while the database is away, before its senders are told to come back (B2)."""
-
-_IS_STORED: Final = "SELECT count(*) FROM messages WHERE tenant_id = $1 AND public_id = $2"
 
 
 class Failure(enum.StrEnum):
@@ -87,11 +91,52 @@ class Committed(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    delivery: Delivery
+    pieces: tuple[bytes, ...]
+    keys: tuple[str, ...]
+    written: asyncio.Future[StorageError | None]
     done: asyncio.Future[GroupOutcome]
+    copies: tuple[NewMessage, ...] = ()
+    boxes: frozenset[int] = frozenset()
     skips: int = 0
-    boxes: frozenset[int] = field(default_factory=frozenset)
     degraded: bool = False
+    bytes_first: bool = False
+    """Its transaction is not begun before the bytes are durable: they were slow."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
+
+
+class _BytesMissing(Exception):
+    """Of a batch in its transaction: the bytes of some are not durable, and will not be or not soon."""
+
+
+class Ticket:
+    """A message whose bytes are being written. `commit` it, once; leaving the block without gives the bytes up."""
+
+    def __init__(self, ingest: Ingest, waiting: _Waiting) -> None:
+        self._ingest = ingest
+        self._waiting = waiting
+        self._open = True
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open:
+            self._open = False
+            self._ingest._abandon(self._waiting)
+
+    async def commit(self, copies: tuple[NewMessage, ...]) -> GroupOutcome:
+        """Store the message in every mailbox or in none; the copies' `blob_key` are the keys the bytes were begun
+        with. Returns after the commit.
+
+        `Refused` says why a mailbox can't take it; `IngestError` is a fault of ours, temporary for the sender.
+        """
+        self._open = False
+        return await self._ingest._enqueue(self._waiting, copies)
 
 
 class Ingest:
@@ -117,18 +162,18 @@ class Ingest:
     ) -> None:
         self._database = database
         self._blobs = blobs
-        self._clock = clock
         self._committed = committed
         self._max_batch = max_batch
         self._max_pending_bytes = max_pending_bytes
         self._max_pending = max_pending
-        self._retry_seconds = retry_seconds
-        self._before_commit = before_commit
         self._broken = broken
-        self._stages = (self._write_stage,) * writers + (self._commit_stage,) * committers
+        self._committing = Committing(database, clock, retry_seconds=retry_seconds, before_commit=before_commit)
+        self._sessions = [Session(database) for _ in range(committers)]
+        self._writers = writers
         self._to_write: deque[_Waiting] = deque()
         self._to_commit: deque[_Waiting] = deque()
-        self._last_written: asyncio.Future[None] | None = None
+        self._coming = 0
+        self._at_work: dict[int, float] = {}
         self._busy: set[int] = set()
         self._lanes: dict[int, deque[_Waiting]] = {}
         self._lane_slots = asyncio.Semaphore(MAX_LANES)
@@ -136,6 +181,7 @@ class Ingest:
         self._wake_committers = asyncio.Event()
         self._pending = 0
         self._pending_bytes = 0
+        self._last_begun = float("-inf")
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,8 +189,10 @@ class Ingest:
         self._stopping = False
 
     def start(self) -> None:
-        for stage in self._stages:
-            _spawn(stage(), self._tasks).add_done_callback(self._stage_ended)
+        stages = [self._write_stage() for _ in range(self._writers)]
+        stages += [self._commit_stage(number, session) for number, session in enumerate(self._sessions)]
+        for stage in stages:
+            _spawn(stage, self._tasks).add_done_callback(self._stage_ended)
 
     def _stage_ended(self, task: asyncio.Task[None]) -> None:
         """A stage ends only when it is told to; otherwise deliveries would wait for ever, so the owner has to know."""
@@ -161,40 +209,60 @@ class Ingest:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(session.close() for session in self._sessions))
 
     @property
     def pending(self) -> int:
         """Deliveries accepted by `deliver` and not yet answered."""
         return self._pending
 
-    async def deliver(self, delivery: Delivery) -> GroupOutcome:
-        """Store the message in every mailbox or in none. Returns after the commit.
+    def quiet_for(self) -> float:
+        """Seconds since the last message came."""
+        return asyncio.get_running_loop().time() - self._last_begun
 
-        `Refused` says why a mailbox can't take it; `IngestError` is a fault of ours, temporary for the sender.
-        """
+    async def deliver(self, delivery: Delivery) -> GroupOutcome:
+        """`begin` and `Ticket.commit` in one, for a message that is described already."""
+        with self.begin(delivery.pieces, [copy.blob_key for copy in delivery.copies]) as ticket:
+            return await ticket.commit(delivery.copies)
+
+    def begin(self, pieces: tuple[bytes, ...], keys: Sequence[str]) -> Ticket:
+        """Have the bytes written under the keys, while the caller makes the copies for them. Raises IngestError."""
         if self._stopping:
             raise IngestError(Failure.SHUTTING_DOWN)
-        size = delivery.size
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(pieces, tuple(keys), loop.create_future(), loop.create_future())
+        size = waiting.size
         if self._pending and (
             self._pending_bytes + size > self._max_pending_bytes or self._pending >= self._max_pending
         ):
             raise IngestError(Failure.OVERLOADED)
-        waiting = _Waiting(
-            delivery,
-            asyncio.get_running_loop().create_future(),
-            boxes=frozenset(copy.mailbox.mailbox_id for copy in delivery.copies),
-        )
+        self._last_begun = loop.time()
         self._pending += 1
         self._pending_bytes += size
+        self._coming += 1
         self._idle.clear()
         waiting.done.add_done_callback(lambda _: self._forget(size))
         self._to_write.append(waiting)
         self._wake_writers.set()
+        self._wake_committers.set()
+        return Ticket(self, waiting)
+
+    async def _enqueue(self, waiting: _Waiting, copies: tuple[NewMessage, ...]) -> GroupOutcome:
+        self._coming -= 1
+        waiting.copies = copies
+        waiting.boxes = frozenset(copy.mailbox.mailbox_id for copy in copies)
+        self._to_commit.append(waiting)
+        self._wake_committers.set()
         # The work goes on when the caller is cancelled: bytes may be durable already, and the commit is not to be torn.
         outcome = await asyncio.shield(waiting.done)
         if isinstance(outcome, Busy):
             raise IngestError(Failure.BUSY)
         return outcome
+
+    def _abandon(self, waiting: _Waiting) -> None:
+        self._coming -= 1
+        self._discard([waiting], waiting.keys)
+        waiting.done.cancel()
 
     def _forget(self, size: int) -> None:
         self._pending -= 1
@@ -211,25 +279,11 @@ class Ingest:
             if not batch:
                 self._wake_writers.clear()
                 continue
-            # Batches are handed over in the order they were taken, so that a client's APPENDs get UIDs in its order.
-            before, done = self._last_written, asyncio.get_running_loop().create_future()
-            self._last_written = done
-            try:
-                groups = [PutGroup(w.delivery.pieces, [copy.blob_key for copy in w.delivery.copies]) for w in batch]
-                results = await self._put(groups)
-                if before is not None:
-                    await before
-                self._hand_over(batch, results)
-            finally:
-                done.set_result(None)
-
-    def _hand_over(self, batch: list[_Waiting], results: Sequence[StorageError | None]) -> None:
-        for waiting, error in zip(batch, results, strict=True):
-            if error is None:
-                self._to_commit.append(waiting)
-            else:
-                _fail(waiting, Failure.STORAGE_FULL if isinstance(error, StorageFull) else Failure.STORAGE)
-        self._wake_committers.set()
+            results = await self._put([PutGroup(w.pieces, w.keys) for w in batch])
+            for waiting, error in zip(batch, results, strict=True):
+                waiting.written.set_result(error)
+                if waiting.bytes_first:
+                    self._wake_committers.set()
 
     async def _put(self, groups: list[PutGroup]) -> Sequence[StorageError | None]:
         """Make the bytes durable, with two retries (J1); an answer for each group, whatever happens."""
@@ -245,20 +299,48 @@ class Ingest:
 
     # -- stage two: rows ----------------------------------------------------------------------------------------------
 
-    async def _commit_stage(self) -> None:
+    async def _commit_stage(self, number: int, session: Session) -> None:
         while True:
             await self._wake_committers.wait()
-            batch = self._take(self._to_commit, lambda w: self._busy.isdisjoint(w.boxes))
-            if not batch:
-                self._wake_committers.clear()
+            self._wake_committers.clear()
+            if not self._is_wanted():
                 continue
-            boxes = frozenset().union(*(w.boxes for w in batch))
-            self._busy |= boxes
+            loop = asyncio.get_running_loop()
+            self._at_work[number] = loop.time()
+            slow = loop.call_later(1.1 * SLOW_SECONDS, self._wake_committers.set)
             try:
-                await self._store(batch)
+                await self._commit_once(session)
             finally:
-                self._busy -= boxes
-                self._wake_committers.set()
+                slow.cancel()
+                del self._at_work[number]
+                # What came meanwhile may have woken only those who were not wanted then.
+                if self._to_commit:
+                    self._wake_committers.set()
+
+    async def _commit_once(self, session: Session) -> None:
+        # While the transaction begins, more gathers.
+        await session.begin()
+        batch = self._take(self._to_commit, self._may_commit)
+        if not batch:
+            await session.abandon()
+            return
+        boxes = frozenset().union(*(w.boxes for w in batch))
+        self._busy |= boxes
+        try:
+            await self._store(batch, session=session)
+        finally:
+            self._busy -= boxes
+
+    def _is_wanted(self) -> bool:
+        """Whether one more committer is to begin a transaction."""
+        ready = any(map(self._may_commit, self._to_commit))
+        if not self._at_work:
+            return ready or self._coming > 0
+        slow = asyncio.get_running_loop().time() - max(self._at_work.values()) >= SLOW_SECONDS
+        return ready and (slow or len(self._to_commit) >= WORTH_JOINING)
+
+    def _may_commit(self, waiting: _Waiting) -> bool:
+        return self._busy.isdisjoint(waiting.boxes) and (waiting.written.done() or not waiting.bytes_first)
 
     def _take(self, queue: deque[_Waiting], fits: Callable[[_Waiting], bool]) -> list[_Waiting]:
         """Up to a batch from the queue, keeping the order of what does not fit yet."""
@@ -277,28 +359,59 @@ class Ingest:
         queue.extendleft(reversed(left))
         return taken
 
-    async def _store(self, batch: list[_Waiting], wait_for: Collection[MailboxRef] = ()) -> Failure | None:
+    async def _store(
+        self, batch: list[_Waiting], wait_for: Collection[MailboxRef] = (), session: Session | None = None
+    ) -> Failure | None:
         """Commit a batch and answer each of its deliveries, whatever happens; what went wrong with all of it."""
+        batch = self._with_bytes(batch)
+        if not batch:
+            return None
         try:
-            outcomes = await self._commit([w.delivery for w in batch], wait_for)
-        except IngestError as error:
-            self._fail_all(batch, error.failure)
-            return error.failure
+            groups = [w.copies for w in batch]
+            outcomes = await self._committing.store(groups, wait_for, lambda: _all_written(batch), session)
+        except _BytesMissing:
+            self._put_back(batch)
+            return None
+        except LockTimeout:
+            return self._fail_all(batch, Failure.BUSY)
+        except DatabaseAway:
+            return self._fail_all(batch, Failure.DATABASE)
         except Exception as error:
+            if db_errors.is_disk_full(error):
+                return self._fail_all(batch, Failure.STORAGE_FULL)
             if not _is_datas_fault(error):
                 log.error("ingest_batch_failed", messages=len(batch), exc_info=error)
-                self._fail_all(batch, Failure.DATABASE)
-                return Failure.DATABASE
+                return self._fail_all(batch, Failure.DATABASE)
             await self._bisect(batch, error, wait_for)
             return None
         self._answer(batch, outcomes)
         return None
 
-    def _fail_all(self, batch: Sequence[_Waiting], failure: Failure) -> None:
+    def _with_bytes(self, batch: list[_Waiting]) -> list[_Waiting]:
+        """Those of the batch whose bytes are durable or under way; the others have failed."""
+        kept = []
+        for waiting in batch:
+            error = waiting.written.result() if waiting.written.done() else None
+            if error is None:
+                kept.append(waiting)
+            else:
+                _fail(waiting, Failure.STORAGE_FULL if isinstance(error, StorageFull) else Failure.STORAGE)
+        return kept
+
+    def _put_back(self, batch: list[_Waiting]) -> None:
+        """The batch was not stored since the bytes of some were not durable: those wait for them from now on."""
+        batch = self._with_bytes(batch)
+        for waiting in batch:
+            waiting.bytes_first = not waiting.written.done()
+        self._to_commit.extendleft(reversed(batch))
+        self._wake_committers.set()
+
+    def _fail_all(self, batch: Sequence[_Waiting], failure: Failure) -> Failure:
         for waiting in batch:
             _fail(waiting, failure)
         if failure is Failure.BUSY:  # the one failure after which it is certain that no row names the bytes
-            self._discard([copy.blob_key for waiting in batch for copy in waiting.delivery.copies])
+            self._discard(batch, [key for waiting in batch for key in waiting.keys])
+        return failure
 
     async def _bisect(self, batch: list[_Waiting], error: BaseException, wait_for: Collection[MailboxRef]) -> None:
         """Something in the data was refused: halve until the culprit is alone, then store it with its headers only
@@ -310,12 +423,12 @@ class Ingest:
             return
         waiting = batch[0]
         if not waiting.degraded:
-            log.warning("ingest_degraded", message_id=waiting.delivery.copies[0].id, sqlstate=_sqlstate(error))
+            log.warning("ingest_degraded", message_id=waiting.copies[0].id, sqlstate=_sqlstate(error))
             waiting.degraded = True
-            waiting.delivery = replace(waiting.delivery, copies=tuple(map(degraded_copy, waiting.delivery.copies)))
+            waiting.copies = tuple(map(degraded_copy, waiting.copies))
             await self._store(batch, wait_for)
             return
-        log.error("ingest_refused_by_database", message_id=waiting.delivery.copies[0].id, sqlstate=_sqlstate(error))
+        log.error("ingest_refused_by_database", message_id=waiting.copies[0].id, sqlstate=_sqlstate(error))
         _fail(waiting, Failure.DATABASE)
 
     def _answer(self, batch: list[_Waiting], outcomes: list[GroupOutcome]) -> None:
@@ -326,12 +439,12 @@ class Ingest:
                 self._skipped(waiting, outcome.mailbox)
                 continue
             if isinstance(outcome, Refused):
-                orphans += [copy.blob_key for copy in waiting.delivery.copies]
+                orphans += waiting.keys
             else:
                 stored += [one for one in outcome if not one.duplicate]
                 orphans += [
                     copy.blob_key
-                    for copy, one in zip(waiting.delivery.copies, outcome, strict=True)
+                    for copy, one in zip(waiting.copies, outcome, strict=True)
                     if one.duplicate and one.message_id != copy.id
                 ]
             if not waiting.done.done():
@@ -342,12 +455,14 @@ class Ingest:
             except Exception as error:  # noqa: BLE001 - it is stored and answered; who listens is another matter
                 log.error("committed_hook_failed", error=type(error).__name__)
         if orphans:
-            self._discard(orphans)
+            self._discard(batch, orphans)
 
-    def _discard(self, keys: list[str]) -> None:
-        _spawn(self._delete(keys), self._discards)
+    def _discard(self, written: Sequence[_Waiting], keys: Sequence[str]) -> None:
+        _spawn(self._delete([w.written for w in written], keys), self._discards)
 
-    async def _delete(self, keys: list[str]) -> None:
+    async def _delete(self, written: Sequence[asyncio.Future[StorageError | None]], keys: Sequence[str]) -> None:
+        """Delete what no row names, not before it is written."""
+        await asyncio.wait(written)
         try:
             await self._blobs.delete(keys)
         except StorageError:
@@ -386,90 +501,23 @@ class Ingest:
     async def _wait_for_all(self, waiting: _Waiting) -> None:
         """The last resort in a crowd: each of the mailboxes could be had, but never all of them at a time."""
         async with self._lane_slots:
-            await self._store([waiting], {copy.mailbox for copy in waiting.delivery.copies})
-
-    # -- the transaction
-    # ----------------------------------------------------------------------------------------------------
-
-    async def _commit(self, deliveries: list[Delivery], wait_for: Collection[MailboxRef]) -> list[GroupOutcome]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._retry_seconds
-        pause = 0.05
-        unsure: list[GroupOutcome] | None = None
-        while True:
-            attempt = _Attempt()
-            try:
-                if unsure is not None and await self._is_stored(unsure):
-                    return unsure
-                unsure = None
-                return await self._transaction(deliveries, attempt, wait_for)
-            except Exception as error:
-                if attempt.committing:
-                    unsure = attempt.outcomes
-                if unsure is None:
-                    if db_errors.is_lock_timeout(error):
-                        if wait_for:
-                            raise IngestError(Failure.BUSY) from error
-                        return [Busy(delivery.copies[0].mailbox) for delivery in deliveries]
-                    if db_errors.is_disk_full(error):
-                        raise IngestError(Failure.STORAGE_FULL) from error
-                if not _is_worth_retrying(error):
-                    raise
-                if loop.time() + pause > deadline:
-                    raise IngestError(Failure.DATABASE) from error
-                log.warning("ingest_retry", error=type(error).__name__, unsure=unsure is not None)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
-
-    async def _transaction(
-        self, deliveries: list[Delivery], attempt: _Attempt, wait_for: Collection[MailboxRef]
-    ) -> list[GroupOutcome]:
-        async with self._database.acquire() as conn:
-            await conn.execute(sql.BEGIN)
-            try:
-                groups = [delivery.copies for delivery in deliveries]
-                attempt.outcomes = await append(conn, groups, now=self._clock.now(), wait_for=wait_for)
-                if self._before_commit is not None:
-                    self._before_commit()
-                attempt.committing = True
-                await conn.execute("COMMIT")
-            except BaseException:
-                if not conn.is_closed():
-                    await conn.execute("ROLLBACK")
-                raise
-            return attempt.outcomes
-
-    async def _is_stored(self, outcomes: list[GroupOutcome]) -> bool:
-        """Whether the batch whose COMMIT was not answered is there: it is there whole or not at all (B15).
-
-        That COMMIT may be under way still. It holds the mailboxes until it is decided, so one of them is locked first.
-        """
-        fresh = [one for outcome in outcomes if isinstance(outcome, tuple) for one in outcome if not one.duplicate]
-        if not fresh:
-            return True
-        one = fresh[0]
-        async with self._database.transaction() as conn:
-            await conn.execute("SET LOCAL lock_timeout = '5s'")
-            await conn.fetch(sql.LOCK_WAITING, [one.mailbox.tenant_id], [one.mailbox.mailbox_id])
-            found = await conn.fetchval(_IS_STORED, one.mailbox.tenant_id, one.message_id)
-        return bool(found)
+            await self._store([waiting], {copy.mailbox for copy in waiting.copies})
 
 
-@dataclass(slots=True)
-class _Attempt:
-    outcomes: list[GroupOutcome] = field(default_factory=list)
-    committing: bool = False
+async def _all_written(batch: Sequence[_Waiting]) -> None:
+    """Until the bytes of the whole batch are durable. Raises _BytesMissing."""
+    late = [w.written for w in batch if not w.written.done()]
+    if late:
+        _, late_still = await asyncio.wait(late, timeout=BYTES_SECONDS)
+        if late_still:
+            raise _BytesMissing
+    if any(w.written.result() is not None for w in batch):
+        raise _BytesMissing
 
 
 def _is_datas_fault(error: BaseException) -> bool:
     """The rows could not be stored, or not even made, for what they hold: others can (B15)."""
     return db_errors.is_data_error(error) or isinstance(error, TypeError | ValueError | ArithmeticError)
-
-
-def _is_worth_retrying(error: BaseException) -> bool:
-    # A migration by a newer node outdates the statements that a connection has prepared: once (J9).
-    outdated = isinstance(error, asyncpg.exceptions.InvalidCachedStatementError)
-    return outdated or db_errors.is_transient(error) or db_errors.is_serialization(error)
 
 
 def _spawn(work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:

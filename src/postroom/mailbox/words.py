@@ -10,6 +10,7 @@ is stored.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ MIN_PIECE: Final = 3
 """Characters below which trigrams select nothing."""
 MAX_KNOWN: Final = 200_000
 RETRY_AFTER: Final = timedelta(minutes=1)
+MAX_LAG_SECONDS: Final = 2.0
+"""How long the words of a burst wait for its end. Indexing takes a quarter of all the work for a message."""
+QUIET_SECONDS: Final = 0.1
+"""Without new mail for so long, a burst is over."""
 _PORTION: Final = 256
 """Messages whose texts are held in memory, and whose words are written, at a time."""
 MAX_HEADER: Final = 64 * 1024
@@ -58,7 +63,7 @@ QUEUE: Final = ClaimQueue(
     )
 )
 
-_WORD: Final = re.compile(r"\w+")
+_WORD: Final = re.compile(rf"\w{{{MIN_PIECE},}}")
 _MACHINE_MADE: Final = frozenset(
     (
         *("received", "x-received", "return-path", "received-spf", "authentication-results", "content-type"),
@@ -131,12 +136,11 @@ class Words:
 
 
 def words_of(texts: Iterable[str | None]) -> Words:
-    """The distinct words of the folded texts."""
-    found: set[str] = set()
-    for text in texts:
-        if text:
-            found.update(_WORD.findall(fold(text)))
-    kept = {word for word in found if len(word) <= MAX_WORD}
+    """The distinct words of the folded texts that queries can ask for: shorter ones than `MIN_PIECE` they cannot."""
+    found = set(_WORD.findall(fold("\n".join(filter(None, texts)))))
+    kept = found
+    if max(map(len, found), default=0) > MAX_WORD:
+        kept = {word for word in found if len(word) <= MAX_WORD}
     if len(kept) > MAX_WORDS:
         kept = set(sorted(kept)[:MAX_WORDS])
     if len(kept) * MAX_WORD * 4 > MAX_WORDS_BYTES:
@@ -155,7 +159,7 @@ def _fitting(words: Iterable[str], limit: int) -> Iterator[str]:
 
 def pieces_of(needle: str) -> list[str]:
     """The runs of word characters in a folded needle that are long enough for the lexicon."""
-    return [piece for piece in _WORD.findall(fold(needle)) if MIN_PIECE <= len(piece) <= MAX_WORD]
+    return [piece for piece in _WORD.findall(fold(needle)) if len(piece) <= MAX_WORD]
 
 
 async def candidates(conn: Connection, ref: MailboxRef, needle: str) -> frozenset[int] | None:
@@ -191,7 +195,11 @@ def _lexeme(word: str) -> str:
 
 
 class WordIndexer:
-    """Claims word tasks and does them. Any number may run on any number of nodes."""
+    """Claims word tasks and does them. Any number may run on any number of nodes.
+
+    `quiet_for` says for how many seconds no mail has come in: a burst has the machine to itself for `MAX_LAG_SECONDS`,
+    while queries read its texts; then all of the backlog is done, burst or not.
+    """
 
     def __init__(
         self,
@@ -199,14 +207,16 @@ class WordIndexer:
         clock: Clock,
         read_spans: ReadSpans,
         *,
-        batch: int = 64,
+        batch: int = 256,
         idle_seconds: float = 1.0,
+        quiet_for: Callable[[], float] = lambda: QUIET_SECONDS,
     ) -> None:
         self._database = database
         self._clock = clock
         self._read_spans = read_spans
         self._batch = batch
         self._idle_seconds = idle_seconds
+        self._quiet_for = quiet_for
         self._wanted = asyncio.Event()
         self._dirty = True
         self._known: set[str] = set()
@@ -232,11 +242,19 @@ class WordIndexer:
             if done >= self._batch:
                 continue
             self._wanted.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), self._idle_seconds if done else self._idle_seconds * 10)
-            except TimeoutError:
-                continue
-            await asyncio.sleep(self._idle_seconds / 4)
+                await asyncio.sleep(self._idle_seconds / 4)
+            await self._give_way()
+
+    async def _give_way(self) -> None:
+        """Wait for the end of a burst, for so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + MAX_LAG_SECONDS
+        quiet = self._quiet_for()
+        while quiet < QUIET_SECONDS and loop.time() < until:
+            await asyncio.sleep(QUIET_SECONDS - quiet)
+            quiet = self._quiet_for()
 
     async def _settle(self) -> None:
         """Merge what the indexes still hold as lists, now that nothing else is to be done: queries would read them."""
