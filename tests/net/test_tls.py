@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from postroom.net.tls import Certificate, CertificateFiles, replace_certificate, server_context
+from postroom.net.tls import Certificate, CertificateFiles, certificate, replace_certificate, server_context
 
 NOW = datetime.now(UTC)
 
@@ -101,3 +103,17 @@ def test_a_broken_pair_changes_nothing(tmp_path: Path) -> None:
     assert files.renewed() is None
     issue(tmp_path, "new.example.com")
     assert files.renewed() is not None
+
+
+@pytest.mark.covers("decisions:D23", "mail-server:G1")
+def test_those_who_start_together_make_one_certificate(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def start(_: int) -> bytes:
+        together.wait(30)
+        found = certificate(None, None, data_dir=tmp_path, hostnames=("mx.example.com",), now=datetime.now(UTC))
+        server_context(found)
+        return found.cert_path.read_bytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(start, range(8)))) == 1

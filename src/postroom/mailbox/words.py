@@ -41,7 +41,7 @@ MIN_PIECE: Final = 3
 """Characters below which trigrams select nothing."""
 MAX_KNOWN: Final = 200_000
 RETRY_AFTER: Final = timedelta(minutes=1)
-MAX_LAG_SECONDS: Final = 2.0
+MAX_LAG_SECONDS: Final = 8.0
 """How long the words of a burst wait for its end. Indexing takes a quarter of all the work for a message."""
 QUIET_SECONDS: Final = 0.1
 """Without new mail for so long, a burst is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import ssl
 from dataclasses import dataclass
@@ -118,9 +119,16 @@ def _loadable(cert_path: Path, key_path: Path) -> None:
 
 def _self_signed(directory: Path, hostnames: tuple[str, ...], now: datetime) -> Certificate:
     found = Certificate(directory / "self-signed.pem", directory / "self-signed.key", self_signed=True)
-    if _still_good(found, hostnames, now):
-        return found
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Processes that start together take turns: else the key of one and the certificate of another would remain.
+    with (directory / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _still_good(found, hostnames, now):
+            _make_self_signed(found, hostnames, now)
+    return found
+
+
+def _make_self_signed(found: Certificate, hostnames: tuple[str, ...], now: datetime) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostnames[0][:64])])
     made = (
@@ -142,7 +150,6 @@ def _self_signed(directory: Path, hostnames: tuple[str, ...], now: datetime) -> 
     _replace(found.key_path, private)
     _replace(found.cert_path, made.public_bytes(serialization.Encoding.PEM))
     log.warning("self_signed_certificate_made")
-    return found
 
 
 def _still_good(found: Certificate, hostnames: tuple[str, ...], now: datetime) -> bool:
