@@ -526,11 +526,11 @@ CREATE FUNCTION ingest_read(
   folder_tenants bigint[], folder_boxes bigint[], folder_ids bigint[],
   raw_tenants bigint[], raw_boxes bigint[], raw_hashes bytea[],
   id_tenants bigint[], id_boxes bigint[], rfc_ids text[],
-  OUT boxes jsonb, OUT folders jsonb, OUT hits jsonb
+  OUT boxes json, OUT folders json, OUT hits json
 ) LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  SELECT jsonb_agg(to_jsonb(b)) INTO boxes FROM (
+  SELECT json_agg(b) INTO boxes FROM (
     SELECT m.tenant_id, m.id, m.modseq, m.change_seq, m.event_seq, m.next_thread_seq, m.used_bytes, m.quota_bytes,
            m.erased, m.identity_public_id, m.tenant_public_id
     FROM unnest(box_tenants, box_ids) AS k (tenant_id, id)
@@ -538,7 +538,7 @@ BEGIN
     ORDER BY m.id FOR NO KEY UPDATE OF m SKIP LOCKED
   ) b;
 
-  SELECT jsonb_agg(to_jsonb(f)) INTO folders FROM (
+  SELECT json_agg(f) INTO folders FROM (
     SELECT f.mailbox_id, f.id, f.special_use, f.uid_validity, f.uid_next, f.message_count, f.unseen_count,
            f.deleted_count, f.total_bytes,
            (SELECT array_agg(a.address) FROM addresses a
@@ -551,7 +551,7 @@ BEGIN
   ) f;
 
   -- "+ 0": no index that begins with the tenant is to be taken, while the planner knows too little to tell them apart.
-  SELECT jsonb_agg(to_jsonb(h)) INTO hits FROM (
+  SELECT json_agg(h) INTO hits FROM (
     SELECT m.mailbox_id, m.id, m.public_id, encode(m.raw_sha256, 'hex') AS raw_sha256,
            encode(m.body_sha256, 'hex') AS body_sha256, m.rfc_message_id, m.source, m.subject,
            t.seq, t.public_id AS thread_id, t.subject AS thread_subject, t.first_at, t.last_at, t.last_inbound_at,
