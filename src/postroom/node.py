@@ -24,7 +24,6 @@ from postroom.db.statistics import analyze_grown
 from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Recipient
-from postroom.directory.models import Refusal as DirectoryRefusal
 from postroom.directory.resolver import Directory
 from postroom.directory.service.addresses import Addresses
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
@@ -37,16 +36,16 @@ from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
+from postroom.outbound.queue import prune_attempts
+from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut
 from postroom.servers.http.app import create_http
 from postroom.servers.http.cursors import CursorKey, CursorKeys
 from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.services import About, HttpServices
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices, ImapShared
 from postroom.servers.limits import MemoryBudget
-from postroom.servers.smtp import ListenerLimits, MxListener
-from postroom.smtp.envelope import Refusal, SessionInfo
-from postroom.smtp.replies import Reply
-from postroom.smtp.server import ServerConfig
+from postroom.servers.smtp import ListenerLimits
+from postroom.smtp_doors import SmtpDoors
 from postroom.worker import Periodic, Worker
 
 log = base_log.get("node")
@@ -114,6 +113,29 @@ class Node:
         )
         self.rates = RateLimiter(core.clock)
         self.policy = ThrottlePolicy(failures=limits.max_failed_logins, seconds=int(limits.login_lockout_secs))
+        self.sign_in = SignIn(
+            core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
+        )
+        self.receiver = Receiver(
+            self.ingest,
+            self.parser,
+            core.clock,
+            core.ids,
+            hostname=core.settings.server.hostname,
+            version=__version__,
+            local_mailbox=self._local_mailbox,
+        )
+        self.mail_out = MailOut(
+            core,
+            Inside(
+                ingest=self.ingest,
+                parser=self.parser,
+                receiver=self.receiver,
+                resolve=self.directory.resolve,
+                is_local=self.local_domains.has,
+                committed=self._committed,
+            ),
+        )
         self.failed = asyncio.Event()
         """Set when background work ended by itself, which is a fault: the process is to be replaced."""
 
@@ -131,6 +153,8 @@ class Node:
         self._work(self._keep_up, "upkeep")
         if Role.WORKER in self._roles:
             self._work(self.indexer.run, "words")
+            self._work(self.mail_out.run, "dispatch")
+            self._work(self.mail_out.run_notices, "notices")
             self._work(Worker(self.core.database, self.core.clock, self._periodic()).run, "periodic")
         for name, host, port, made in self._make_listeners():
             await made.start(host or None, port, reuse_port=self._reuse_port)
@@ -142,6 +166,7 @@ class Node:
         """Stop within about `server.shutdown_timeout_secs`."""
         timeout = self.core.settings.server.shutdown_timeout_secs
         await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners.values()))
+        await self.mail_out.drain(timeout)
         await self.ingest.stop()
         await _cancel(self._tasks)
         if self._hints is not None:
@@ -153,8 +178,7 @@ class Node:
     def _make_listeners(self) -> Iterator[tuple[str, str, int, Serving]]:
         settings = self.core.settings
         context = self._context = self._tls()
-        if Role.SMTP in self._roles and settings.smtp.enabled:
-            yield "smtp", settings.smtp.host, settings.smtp.port, self._mx(context)
+        yield from self._doors(context).listeners()
         if Role.IMAP in self._roles and settings.imap.enabled:
             yield "imap", settings.imap.host, settings.imap.port, self._imap(context, implicit=False)
             if settings.imap.imaps_port:
@@ -177,50 +201,24 @@ class Node:
         )
         return tls.server_context(found, min_version=settings.tls.min_version.value)
 
-    def _mx(self, context: ssl.SSLContext) -> MxListener[Recipient]:
+    def _doors(self, context: ssl.SSLContext) -> SmtpDoors:
         settings = self.core.settings
-        receiver = Receiver(
-            self.ingest,
-            self.parser,
-            self.core.clock,
-            self.core.ids,
-            hostname=settings.server.hostname,
-            version=__version__,
-            local_mailbox=self._local_mailbox,
-        )
-        config = ServerConfig(
-            hostname=settings.server.hostname,
-            banner=settings.smtp.banner or "ESMTP Postroom",
-            max_message_size=settings.limits.max_message_size,
-            max_recipients=settings.limits.max_recipients,
-            advertise_extensions=settings.smtp.advertise_extensions,
-            advertise_size=settings.smtp.advertise_size,
-            helo_required=settings.smtp.helo_required,
-            postmaster_domain=settings.platform_domain,
-        )
-        limits = ListenerLimits(
-            max_connections=self.shares.max_connections,
-            max_connections_per_ip=self.shares.max_connections_per_ip,
-            command_rate=self.shares.command_rate,
-            command_timeout=min(settings.smtp.command_timeout_secs, settings.limits.idle_timeout_secs),
-            data_timeout=settings.smtp.data_timeout_secs,
-        )
-        return MxListener(
-            config,
-            resolve=self._resolve,
-            receive=receiver.receive,
-            limits=limits,
-            ssl_context=context,
+        return SmtpDoors(
+            self.core,
+            self.directory,
+            self.receiver,
+            self.mail_out.submission,
+            self.sign_in,
+            limits=ListenerLimits(
+                max_connections=self.shares.max_connections,
+                max_connections_per_ip=self.shares.max_connections_per_ip,
+                command_rate=self.shares.command_rate,
+                command_timeout=min(settings.smtp.command_timeout_secs, settings.limits.idle_timeout_secs),
+                data_timeout=settings.smtp.data_timeout_secs,
+            ),
             budget=self.budget,
-            now=self.core.clock.now,
+            context=context,
         )
-
-    async def _resolve(self, address: str, session: SessionInfo) -> Recipient | Refusal:
-        """The directory's answer, in the listener's words."""
-        found = await self.directory.resolve(address)
-        if isinstance(found, DirectoryRefusal):
-            return Refusal(Reply(found.code, found.enhanced, found.text))
-        return found
 
     async def _local_mailbox(self, address: str) -> Recipient | None:
         """Whose a header address is; nothing is asked about domains that are not ours."""
@@ -240,9 +238,7 @@ class Node:
             live=core.live,
             ingest=self.ingest,
             parser=self.parser,
-            sign_in=SignIn(
-                core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
-            ),
+            sign_in=self.sign_in,
         )
         config = ImapConfig(
             hostname=settings.server.hostname,
@@ -277,6 +273,9 @@ class Node:
             about=About(__version__, "unknown", core.settings.env),
             store_ready=self._store_ready,
             migrated=self._migrated,
+            sending=self.mail_out.sending,
+            closing=self.mail_out.closing,
+            queue=self.mail_out.queue,
         )
         return HttpListener(
             create_http(services),
@@ -301,7 +300,9 @@ class Node:
         listener = Listener(self.core.database)
         listener.add(MAILBOX_CHANNEL, self.core.live.hinted)
         listener.add(DIRECTORY_CHANNEL, lambda key, _: self.directory.invalidate(key))
+        listener.add(OUTBOUND_CHANNEL, lambda *_: self.mail_out.hinted())
         listener.on_gap(self.core.live.wake_all)
+        listener.on_gap(self.mail_out.hinted)
         listener.on_gap(lambda: self.directory.invalidate("*"))
         return listener
 
@@ -347,6 +348,12 @@ class Node:
         async def events() -> None:
             await prune_events(core.database, core.clock.now() - KEPT)
 
+        async def sends() -> None:
+            await self.mail_out.sending.ledger.prune()
+
+        async def attempts() -> None:
+            await prune_attempts(core.database, core.clock, timedelta(days=core.settings.queue.retention_days))
+
         async def staging() -> None:
             try:
                 await core.blobs.sweep()
@@ -366,6 +373,8 @@ class Node:
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
             Periodic("prune_events", timedelta(minutes=10), events),
+            Periodic("prune_sends", timedelta(minutes=10), sends),
+            Periodic("prune_attempts", timedelta(minutes=10), attempts),
             Periodic("sweep_staging", timedelta(hours=1), staging),
         ]
 

@@ -103,7 +103,7 @@ def test_all_problems_come_at_once_with_key_source_and_want(tmp_path: Path) -> N
         POSTROOM_SMTP_PORT="25a",
         POSTROOM_DATABASE_URL="mysql://u:canary@h",
         POSTROOM_LIMITS_NONSENSE="1",
-        POSTROOM_ROLES="smtp,lmtp",
+        POSTROOM_ROLES="smtp,ftp",
     )
     text = "\n".join(found)
     for key, source in [
@@ -213,3 +213,124 @@ def test_where_files_are(tmp_path: Path) -> None:
     assert default_data_dir({"STATE_DIRECTORY": "/var/lib/p:/other"}, tmp_path) == Path("/var/lib/p")
     assert load(environ=BASE, data_dir=tmp_path).server.data_dir == tmp_path
     assert load(environ=BASE, host_name="node 7!").server.node_id == "node-7-"
+
+
+@pytest.mark.covers("mail-server:A1", "mail-server:A7", "mail-server:C4", "mail-server:C6", "mail-server:H2")
+def test_defaults_of_sending() -> None:
+    settings = load(environ=BASE)
+    smtp, queue, limits = settings.smtp, settings.queue, settings.limits
+    assert (smtp.submission_port, smtp.smtps_port, smtp.auth_on_mx, smtp.hide_client_ip) == (587, 0, True, True)
+    assert (limits.submission_rate_limit, limits.daily_send_limit) == (50, 500)
+    assert (queue.workers, queue.poll_interval_secs, queue.max_attempts, queue.max_connections_per_host) == (
+        4,
+        10,
+        12,
+        4,
+    )
+    assert queue.retry_schedule_secs == (60, 300, 900, 3600, 21600, 86400)
+    assert (queue.delivery_timeout_secs, queue.connect_timeout_secs, queue.retention_days) == (840, 30, 30)
+    assert (queue.relay_host, queue.relay_port, queue.relay_tls, queue.relay_password) == ("", 587, "starttls", "")
+    assert (queue.unknown_outcome, queue.bounce_on_failure, queue.delay_notice_secs) == ("hold", True, 0)
+    assert not queue.allow_private_targets
+    assert settings.lmtp.endpoint is None
+    assert settings.dkim.algorithm == "rsa-sha256"
+    assert (settings.dns.timeout_secs, settings.dns.attempts, settings.dns.resolvers) == (3, 1, ())
+    assert {Role.SUBMISSION, Role.LMTP} <= settings.server.roles
+
+
+@pytest.mark.covers("decisions:D13", "mail-server:C4", "mail-server:G4", "mail-server:A1")
+def test_settings_of_sending_from_the_environment() -> None:
+    settings = load(
+        environ=BASE
+        | {
+            "POSTROOM_SMTP_SUBMISSION_PORT": "1587",
+            "POSTROOM_QUEUE_RETRY_SCHEDULE_SECS": "60,120",
+            "POSTROOM_QUEUE_RELAY_FROM_DOMAINS": "A.example, b.example",
+            "POSTROOM_RESOLVERS": "192.0.2.1,tls://192.0.2.2#dns.example.com",
+            "POSTROOM_LMTP_LISTEN": "unix:/run/postroom/lmtp",
+            "POSTROOM_LMTP_ALLOW": "192.0.2.0/24,2001:db8::1",
+        }
+    )
+    assert settings.smtp.submission_port == 1587
+    assert settings.queue.retry_schedule_secs == (60, 120)
+    assert settings.queue.relay_from_domains == ("a.example", "b.example")
+    assert settings.dns.resolvers == ("192.0.2.1", "tls://192.0.2.2#dns.example.com")
+    assert settings.lmtp.endpoint is not None
+    assert (settings.lmtp.endpoint.is_path, settings.lmtp.endpoint.host) == (True, "/run/postroom/lmtp")
+    assert [str(network) for network in settings.lmtp.allow] == ["192.0.2.0/24", "2001:db8::1/128"]
+    assert load({"queue.retry_schedule_secs": []}, BASE).queue.retry_schedule_secs == (60,)
+    assert settings.masked()["lmtp"]["allow"] == ["192.0.2.0/24", "2001:db8::1/128"]
+
+
+@pytest.mark.covers("mail-server:A1")
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:24", "127.0.0.1", 24),
+        ("[::1]:24", "::1", 24),
+        ("/run/x", "/run/x", 0),
+        (" lmtp.example:2424 ", "lmtp.example", 2424),
+    ],
+)
+def test_where_lmtp_listens(text: str, host: str, port: int) -> None:
+    endpoint = load({"lmtp.listen": text}, BASE).lmtp.endpoint
+    assert endpoint is not None
+    assert (endpoint.host, endpoint.port) == (host, port)
+
+
+@pytest.mark.covers("mail-server:A1", "mail-server:C6", "edge:N16")
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"smtp.smtps_port": 587}, "smtp.submission_port, smtp.smtps_port"),
+        ({"smtp.submission_port": 25}, "smtp.port, smtp.submission_port"),
+        ({"lmtp.listen": "127.0.0.1:587"}, "smtp.submission_port, lmtp.listen"),
+        ({"lmtp.listen": "24"}, "lmtp.listen"),
+        ({"lmtp.listen": "host:70000"}, "lmtp.listen"),
+        ({"lmtp.listen": "/" + "x" * 120}, "lmtp.listen"),
+        ({"lmtp.allow": "192.0.2.1/24"}, "lmtp.allow"),
+        ({"dns.resolvers": "udp://x y"}, "dns.resolvers"),
+        ({"queue.retry_schedule_secs": "60,0"}, "queue.retry_schedule_secs"),
+        ({"queue.relay_username": "u"}, "queue.relay_username, queue.relay_password"),
+        ({"queue.relay_username": "u", "queue.relay_password": "p"}, "queue.relay_host"),
+        (
+            {
+                "queue.relay_username": "u",
+                "queue.relay_password": "p",
+                "queue.relay_host": "r.example",
+                "queue.relay_tls": "none",
+            },
+            "queue.relay_tls: none is refused",
+        ),
+        ({"queue.relay_host": "not_a_name"}, "queue.relay_host"),
+        ({"queue.connect_timeout_secs": 900}, "queue.connect_timeout_secs"),
+        ({"limits.daily_send_limit": 0}, "limits.daily_send_limit"),
+    ],
+)
+def test_what_is_wrong_with_settings_of_sending(overrides: dict[str, object], words: str) -> None:
+    assert any(line.startswith(words) for line in problems(overrides, None))
+
+
+@pytest.mark.covers("cli-config-ops:B1", "mail-server:C6", "mail-server:H1")
+def test_the_relays_password_is_a_secret(tmp_path: Path) -> None:
+    relay: dict[str, object] = {"queue.relay_host": "relay.example", "queue.relay_username": "u"}
+    file = tmp_path / "password"
+    file.write_text("[canary] from a file\n")
+    for environ, password in (
+        ({"POSTROOM_QUEUE_RELAY_PASSWORD": "[canary]"}, "[canary]"),
+        ({"POSTROOM__QUEUE__RELAY_PASSWORD_FILE": str(file)}, "[canary] from a file"),
+    ):
+        settings = load(relay, BASE | environ)
+        assert settings.queue.relay_password == password
+        assert settings.masked()["queue"]["relay_password"] == "********"
+        assert "canary" not in repr(settings)
+    toml = tmp_path / "postroom.toml"
+    toml.write_text('[queue]\nrelay_password = "canary"\n')
+    for found in (
+        problems(None, toml),
+        problems(relay, None, POSTROOM_QUEUE_RELAY_PASSWORD_FILE=str(tmp_path / "none")),
+        problems(None, None, POSTROOM_QUEUE_RELAY_PASSWORD_FILE=str(file), POSTROOM_QUEUE_RELAY_PASSWORD="canary"),
+        problems(relay, None, POSTROOM_QUEUE_RELAY_PASSWORD="canary" * 1000),
+    ):
+        assert any("queue.relay_password" in line for line in found)
+        assert "canary" not in "\n".join(found)

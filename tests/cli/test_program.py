@@ -17,6 +17,7 @@ VERBS = {
     "person": ("create", "set-password", "list"),
     "identity": ("create", "list"),
     "key": ("create", "list", "revoke"),
+    "mail": ("send", "reply"),
     "queue": ("list", "show", "retry"),
     "config": ("show", "check"),
 }

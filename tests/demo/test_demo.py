@@ -65,7 +65,9 @@ def test_a_demo_that_is_kept(tmp_path: Path) -> None:
     data_dir, base, env = tmp_path / "demo", free_base(), clean_environment()
     at = ("--data-dir", str(data_dir))
     with demo(data_dir, base) as (record, printed):
-        assert set(record) == {"http", "smtp", "imap", "domain", "tenant_id", "api_key", "person", "agent"}
+        assert set(record) == {
+            *("http", "smtp", "submission", "imap", "domain", "tenant_id", "api_key", "person", "agent")
+        }
         assert record["http"] == f"http://127.0.0.1:{base}"
         assert stat.S_IMODE((data_dir / "demo.json").stat().st_mode) == 0o600
         agents_mail, persons_mail = messages(record, "agent"), messages(record, "person")

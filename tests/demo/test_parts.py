@@ -76,6 +76,7 @@ def test_the_record_says_everything_and_is_private(tmp_path: Path) -> None:
     assert document == {
         "http": "http://127.0.0.1:18025",
         "smtp": {"host": "127.0.0.1", "port": 18026},
+        "submission": {"host": "127.0.0.1", "port": 18028},
         "imap": {"host": "127.0.0.1", "port": 18027},
         "domain": "agents.example",
         "tenant_id": "ten_x",

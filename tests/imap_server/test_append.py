@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.mailbox.ingest import Failure, IngestError
+from postroom.inbound.receive import raw_key
+from postroom.mailbox.ingest import Delivery, Failure, IngestError
+from postroom.mailbox.models import Direction, NewMessage, Source
 from postroom.servers.imap.views import MAX_JOURNAL
 
 RAW = b"From: ann@example.com\r\nSubject: x\r\n\r\nbody\r\n"
@@ -228,3 +230,61 @@ async def test_who_keeps_the_others_waiting_is_cut_off(office: Any, until: Any) 
     assert (await first.rest()).startswith(b"* BYE ")
     assert (await second.until(b"b"))[-1].startswith(b"b OK")
     await until(lambda: budget.total == 0)
+
+
+SENT = b"From: carol@agents.example\r\nMessage-ID: <one@laptop.example>\r\nSubject: x\r\n\r\nbody\r\n"
+
+
+async def _submitted(office: Any) -> Any:
+    """A message in Sent as sending puts it there; its UID and the folder's UIDVALIDITY."""
+    content = await office.services.parser.describe(b"Received: by us\r\n", SENT, office.clock.now())
+    message_id = office.ids.new("msg")
+    message = NewMessage(
+        id=message_id,
+        mailbox=office.ref,
+        source=Source.SEND,
+        direction=Direction.OUTBOUND,
+        status="queued",
+        blob_key=raw_key(office.box.tenant_public_id, office.box.public_id, message_id),
+        content=content,
+        thread_id=office.ids.new("thr"),
+        event_id=office.ids.new("evt"),
+        attachment_ids=(),
+        received_at=office.clock.now(),
+        internal_date=office.clock.now(),
+        folder=(await office.boxes.folder(office.ref, "Sent")).id,
+        flags=("$seen",),
+    )
+    outcome = await office.ingest.deliver(Delivery((b"Received: by us\r\n", SENT), (message,)))
+    assert isinstance(outcome, tuple)
+    return outcome[0]
+
+
+@pytest.mark.covers("mail-server:A3", "RFC 4315 §3")
+async def test_the_copy_of_what_was_submitted_a_moment_ago_is_there_already(office: Any) -> None:
+    stored = await _submitted(office)
+    client = await office.client(None)
+    known = b"OK [APPENDUID %d %d] APPEND completed" % (stored.uid_validity, stored.uid)
+    office.clock.advance(599)
+    assert (await client.append(SENT, b"Sent", rb"(\Seen) ")).endswith(known)
+    # Another mail program may come with its own.
+    assert (await client.append(SENT.replace(b"body", b"body, changed"), b"Sent")).endswith(known)
+    # Answered in order among others.
+    client.send(b"".join(b"b%d APPEND Sent {%d+}\r\n%b\r\n" % (n, len(raw), raw) for n, raw in enumerate((RAW, SENT))))
+    assert b"OK [APPENDUID %d %d]" % (stored.uid_validity, stored.uid + 1) in (await client.until(b"b0"))[-1]
+    assert known in (await client.until(b"b1"))[-1]
+    (status,) = await client.ok(b"STATUS Sent (MESSAGES)")
+    assert b"MESSAGES 2" in status
+    # Elsewhere, or later, it is a message like any other.
+    assert not (await client.append(SENT, b"Archive")).endswith(known)
+    office.clock.advance(2)
+    assert b"OK [APPENDUID" in await client.append(SENT, b"Sent")
+    (status,) = await client.ok(b"STATUS Sent (MESSAGES)")
+    assert b"MESSAGES 3" in status
+
+
+@pytest.mark.covers("mail-server:A3")
+async def test_what_a_client_appends_twice_is_two(office: Any) -> None:
+    client = await office.client(None)
+    first, second = [await client.append(SENT, b"Sent") for _ in range(2)]
+    assert first != second

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from postroom.mailbox.ingest import Delivery, Failure, IngestError
-from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, NewMessage, Refused
+from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, NewMessage, Refusal, Refused
 from postroom.smtp.envelope import Envelope
 
 
@@ -29,6 +29,8 @@ class FakeIngest:
     """Takes everything, or answers what it was told to."""
 
     answer: Refused | Failure | None = None
+    full: frozenset[int] = frozenset()
+    """Mailboxes that take nothing."""
     taken: list[Delivery] = field(default_factory=list)
 
     def begin(self, pieces: tuple[bytes, ...], keys: Sequence[str]) -> FakeTicket:
@@ -40,6 +42,8 @@ class FakeIngest:
             raise IngestError(self.answer)
         if self.answer is not None:
             return self.answer
+        if any(copy.mailbox.mailbox_id in self.full for copy in delivery.copies):
+            return Refused(Refusal.MAILBOX_FULL)
         return tuple(
             Appended(copy.id, copy.mailbox, copy.thread_id, FolderKey(1), n + 1, 1, 2)
             for n, copy in enumerate(delivery.copies)

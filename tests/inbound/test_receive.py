@@ -66,6 +66,28 @@ async def test_replies(clock: ManualClock, answer: Any, code: int, enhanced: str
         assert ingest.taken[0].copies[0].id in reply.text
 
 
+@pytest.mark.covers("mail-server:A6", "edge:N13")
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        (b"X-Postroom-Hop: 10\r\n", 250),
+        (b"X-Postroom-Hop: 11\r\n", 554),
+        (b"x-postroom-hop:\r\n 11\r\n", 554),
+        (b"X-Postroom-Hop: 1\r\nSubject: x\r\nX-Postroom-Hop: 11\r\n", 554),
+        (b"X-Postroom-Hop: one\r\n", 554),
+        (b"Subject: X-Postroom-Hop: 11\r\n", 250),
+        (b"\r\nX-Postroom-Hop: 11\r\n", 250),
+    ],
+)
+async def test_loops(clock: ManualClock, fields: bytes, code: int) -> None:
+    ingest = FakeIngest()
+    raw = b"From: a@example.com\r\n" + fields + b"\r\nX-Postroom-Hop: 12\r\n"
+    reply = await receiver(clock, ingest).receive(envelope(To("box@agents.example")), raw)
+    assert (reply.code, len(ingest.taken)) == (code, int(code == 250))
+    if code == 554:
+        assert reply.enhanced == "5.4.6"
+
+
 @pytest.mark.covers("mail-server:A8", "decisions:B5")
 @settings(max_examples=50)
 @given(raw=st.binary(max_size=400))
@@ -182,3 +204,45 @@ async def test_with_real_ingest(
         assert blobs.path(rows[0]["blob_key"]).stat().st_ino == blobs.path(rows[1]["blob_key"]).stat().st_ino
         for box in (one, two):
             await check_mailbox(conn, box.ref)
+
+
+@pytest.mark.covers("mail-server:A1", "mail-server:A8", "RFC 2033 §4.2")
+async def test_lmtp_answers_for_each_recipient(clock: ManualClock) -> None:
+    ingest = FakeIngest(full=frozenset({2}))
+    one, two, alias = To("one@agents.example", 1), To("two@agents.example", 2), To("alias@agents.example", 1)
+    lmtp = envelope(one, two, alias)._replace(lmtp=True, tls=False)
+    answers = await receiver(clock, ingest).receive_each(lmtp, raw_mail())
+    assert [(answer.code, answer.enhanced) for answer in answers] == [(250, "2.0.0"), (452, "4.2.2"), (250, "2.0.0")]
+    # Together first, then each mailbox by itself; what was taken is what was said to be.
+    tried = [[copy.mailbox.mailbox_id for copy in delivery.copies] for delivery in ingest.taken]
+    assert tried == [[1, 2], [1], [2]]
+    assert answers[0] == answers[2]
+    assert ingest.taken[1].copies[0].id in answers[0].text
+    assert b"with LMTP id c0ffee" in ingest.taken[1].pieces[0]
+
+
+@pytest.mark.covers("mail-server:A1", "edge:J1")
+@pytest.mark.parametrize("answer", [None, Refused(Refusal.MAILBOX_GONE), Failure.STORAGE_FULL, Failure.DATABASE])
+async def test_lmtp_one_answer_where_all_fare_alike(clock: ManualClock, answer: Any) -> None:
+    ingest = FakeIngest(answer)
+    recipients = To("one@agents.example", 1), To("two@agents.example", 2)
+    answers = await receiver(clock, ingest).receive_each(envelope(*recipients), raw_mail())
+    assert len(answers) == 2
+    assert len(set(answers)) == 1
+    assert len(ingest.taken) == 1
+
+
+@pytest.mark.covers("mail-server:A8", "RFC 3848")
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"lmtp": True}, b"LMTPS"),
+        ({"lmtp": True, "tls": False}, b"LMTP"),
+        ({"account": object()}, b"ESMTPSA"),
+        ({"account": object(), "tls": False, "smtputf8": True}, b"UTF8SMTPA"),
+    ],
+)
+async def test_how_it_came(clock: ManualClock, change: dict[str, Any], word: bytes) -> None:
+    ingest = FakeIngest()
+    await receiver(clock, ingest).receive(envelope(To("box@agents.example"))._replace(**change), raw_mail())
+    assert b"\twith %b id c0ffee" % word in ingest.taken[0].pieces[0]

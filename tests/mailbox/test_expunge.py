@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from postroom.base.clock import ManualClock
@@ -12,6 +13,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs import StorageError
 from postroom.db import Database
+from postroom.mailbox.expunge import MessagesInUse
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.rules import FlagMode
 from postroom.mailbox.service import Mailboxes
@@ -130,3 +132,28 @@ async def test_a_mailbox_that_is_gone(world: World) -> None:
         with pytest.raises(PostroomError) as caught:
             await attempt
         assert caught.value.code == "identity_not_found"
+
+
+@pytest.mark.covers("mail-server:C3")
+async def test_what_is_still_to_be_sent_stays(world: World) -> None:
+    sent = await world.folder("Sent")
+    waiting = await world.add("Sent", direction="outbound", flags=["$deleted"])
+    gone = await world.add("Sent", direction="outbound", flags=["$deleted"])
+    async with world.db.acquire() as conn:
+        await conn.execute("UPDATE messages SET status = 'queued' WHERE public_id = $1", waiting.id)
+        with pytest.raises(asyncpg.RestrictViolationError):
+            await conn.execute("DELETE FROM messages WHERE public_id = $1", waiting.id)
+    with pytest.raises(MessagesInUse):
+        await world.boxes.expunge(world.ref, sent)
+    assert (await world.boxes.folder(world.ref, "Sent")).message_count == 1
+    assert world.blobs.deleted == [gone.blob_key]
+    with pytest.raises(MessagesInUse):
+        await world.boxes.expunge(world.ref, sent, [waiting.uid])
+    folder = await world.boxes.create_folder(world.ref, "Later")
+    await world.boxes.move(world.ref, sent, [waiting.uid], folder.id)
+    with pytest.raises(MessagesInUse):
+        await world.boxes.delete_folder(world.ref, folder.id)
+    async with world.db.acquire() as conn:
+        await conn.execute("UPDATE messages SET status = 'delivered' WHERE public_id = $1", waiting.id)
+    await world.boxes.delete_folder(world.ref, folder.id)
+    assert set(world.blobs.deleted) == {gone.blob_key, waiting.blob_key}

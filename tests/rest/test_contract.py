@@ -89,7 +89,8 @@ async def test_answers(document: dict[str, Any]) -> None:
         wanted = OPERATIONS[name]
         responses = operation["responses"]
         assert set(responses) >= set(wanted["responses"]), name
-        assert "422" not in responses, name
+        # FastAPI's own answer to a body that it cannot read is not ours.
+        assert ("422" in responses) is ("422" in wanted["responses"]), name
         for status, schema in wanted["responses"].items():
             content = responses[status].get("content", {})
             if schema in (None, "object"):
@@ -136,6 +137,12 @@ def _same_object(document: dict[str, Any], found: dict[str, Any], wanted: dict[s
 
 def _same_property(document: dict[str, Any], found: dict[str, Any], entry: dict[str, Any], where: str) -> None:
     options = found.get("anyOf", [found])
+    union = CONTRACT["unions"].get(entry.get("ref", ""))
+    if union is not None:
+        for option, one in zip(options, union["one_of"], strict=True):
+            compare = _same_object if "properties" in one else _same_property
+            compare(document, option, one, where)
+        return
     nullable = {"type": "null"} in options
     assert nullable is bool(entry.get("nullable")), where
     (schema,) = [resolve(document, option) for option in options if option != {"type": "null"}]

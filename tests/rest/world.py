@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from postroom.accounts import Keys, KeyVerifier, Level, NewKey, RateLimiter, Tenant, Tenants
+from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -23,7 +23,12 @@ from postroom.inbound.parsing import Parser
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
+from postroom.outbound.accept import Acceptance
+from postroom.outbound.closing import Closing
+from postroom.outbound.models import RouteKind
+from postroom.outbound.submit import Sending
 from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpServices
+from postroom.servers.http.rest import shapes
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
@@ -76,8 +81,9 @@ class World:
     def ref(self) -> MailboxRef:
         return MailboxRef(self.box.tenant_id, self.box.id)
 
-    async def new_identity(self, tenant: Tenant, username: str) -> Identity:
-        made, _ = await self.identities.create(tenant.id, NewIdentity(username=username, display_name=username.title()))
+    async def new_identity(self, tenant: Tenant, username: str, **more: Any) -> Identity:
+        new = NewIdentity(username=username, display_name=username.title(), **more)
+        made, _ = await self.identities.create(tenant.id, new)
         return made
 
     async def new_key(
@@ -129,12 +135,61 @@ class World:
     async def get(self, path: str, headers: dict[str, str] | None = None, /, **params: Any) -> httpx.Response:
         return await self.client.get(path, headers=self.key if headers is None else headers, params=params or None)
 
+    async def post(
+        self,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        *,
+        key: str | None = None,
+        **params: Any,
+    ) -> httpx.Response:
+        sent = dict(self.key if headers is None else headers)
+        if key is not None:
+            sent["idempotency-key"] = key
+        return await self.client.post(path, headers=sent, json=body, params=params or None)
+
     async def patch(self, path: str, body: Any, headers: dict[str, str] | None = None) -> httpx.Response:
         return await self.client.patch(path, headers=self.key if headers is None else headers, json=body)
 
 
 async def ready() -> None:
     pass
+
+
+async def unsigned(wire: bytes, domain: str) -> bytes:
+    """Signs nothing."""
+    return wire
+
+
+async def routed(address: str, /, *, from_domain: str, mode: Mode) -> RouteKind:
+    """To the simulator, to mailboxes here, and out."""
+    domain = address.rpartition("@")[2]
+    if domain == "simulator.invalid":
+        return RouteKind.SIMULATOR
+    return RouteKind.LOCAL if domain == DOMAIN else RouteKind.DIRECT
+
+
+def sending_of(
+    db: Database,
+    clock: ManualClock,
+    ids: IdGenerator,
+    blobs: MaildirStore,
+    mailboxes: Mailboxes,
+    parser: Parser,
+    **changes: Any,
+) -> Sending:
+    """The service that sends, with `changes` to what it is made of."""
+    made: dict[str, Any] = {
+        "queries": mailboxes.queries,
+        "parser": parser,
+        "acceptance": Acceptance(db, blobs, clock, ids, changed=lambda stored: None, wake=lambda: None),
+        "sign": unsigned,
+        "route": routed,
+        "resource": shapes.message,
+        **changes,
+    }
+    return Sending(db, blobs, clock, ids, **made)
 
 
 def services_of(
@@ -148,6 +203,7 @@ def services_of(
             tenant_id=new.tenant_public_id,
         )
 
+    parser = Parser()
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -160,9 +216,11 @@ def services_of(
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
         mailboxes=mailboxes,
         live=hub,
-        parser=Parser(),
+        parser=parser,
         cursor_keys=CursorKeys(CursorKey("k1", b"c" * 32)),
         about=About("0.1.0", "abcdef0", Environment.LOCAL),
         store_ready=ready,
         migrated=ready,
+        sending=sending_of(db, clock, ids, blobs, mailboxes, parser),
+        closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda ref, modseq: None),
     )

@@ -18,11 +18,13 @@ from cryptography.x509.oid import NameOID
 
 from postroom.servers.smtp import ListenerLimits, MxListener
 from postroom.smtp import (
+    CredentialsOffered,
     Envelope,
     MessageReceived,
     RecipientProposed,
     Refusal,
     Reply,
+    SenderProposed,
     ServerConfig,
     ServerSession,
     SessionInfo,
@@ -41,6 +43,8 @@ class Transcript:
     output: bytes = b""
     messages: list[MessageReceived] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)
+    credentials: list[CredentialsOffered] = field(default_factory=list)
+    senders: list[SenderProposed] = field(default_factory=list)
 
     @property
     def codes(self) -> list[str]:
@@ -61,8 +65,13 @@ def _drive(
     refuse: Callable[[str], Reply | None] = lambda address: None,
     final: Reply = QUEUED,
     tls: bool = True,
+    sign_in: Callable[[str, str], Reply | None] = lambda username, password: None,
+    refuse_sender: Reply | None = None,
+    finals: Callable[[int], list[Reply]] | None = None,
+    encrypted: bool = False,
+    auth_in_clear: bool = False,
 ) -> Transcript:
-    session = ServerSession(config or ServerConfig("mx.example.com"))
+    session = ServerSession(config or ServerConfig("mx.example.com"), encrypted=encrypted, auth_in_clear=auth_in_clear)
     seen = Transcript(session)
     for chunk in chunks:
         session.receive(chunk)
@@ -75,7 +84,23 @@ def _drive(
                     session.reject_recipient(reply)
             elif isinstance(event, MessageReceived):
                 seen.messages.append(event)
-                session.finish_message(final)
+                if finals is not None:
+                    session.finish_recipients(finals(len(event.recipients)))
+                else:
+                    session.finish_message(final)
+            elif isinstance(event, CredentialsOffered):
+                seen.credentials.append(event)
+                reply = sign_in(event.credentials.username, event.credentials.password)
+                if reply is None:
+                    session.accept_credentials(event.credentials.username)
+                else:
+                    session.reject_credentials(reply)
+            elif isinstance(event, SenderProposed):
+                seen.senders.append(event)
+                if refuse_sender is None:
+                    session.accept_sender()
+                else:
+                    session.reject_sender(refuse_sender)
             else:
                 seen.signals.append(event)
                 if event is Signal.TLS_REQUESTED:

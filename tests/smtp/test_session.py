@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.smtp import MailParameters, Profile, Reply, ServerConfig, ServerSession, SessionStateError, Signal, State
+from postroom.smtp import (
+    Body,
+    MailParameters,
+    Profile,
+    Reply,
+    ServerConfig,
+    ServerSession,
+    SessionStateError,
+    Signal,
+    State,
+)
 from postroom.smtp.machine import COMMANDS, Step
 
 Drive = Callable[..., Any]
@@ -18,6 +28,7 @@ _TO_STATE = {
     State.GREETED: b"EHLO client.example\r\n",
     State.MAIL: b"EHLO client.example\r\n" + _MAIL,
     State.RCPT: b"EHLO client.example\r\n" + _MAIL + _RCPT,
+    State.CHUNKS: b"EHLO client.example\r\n" + _MAIL + _RCPT + b"BDAT 3\r\nx\r\n",
 }
 _TLS = ServerConfig("mx.example.com", tls_available=True)
 
@@ -32,7 +43,8 @@ def test_greeting_and_ehlo(drive: Drive) -> None:
     seen = drive([b"EHLO client.example\r\n"], _TLS)
     assert seen.output == (
         b"220 mx.example.com ESMTP Postroom\r\n250-mx.example.com\r\n250-PIPELINING\r\n250-SIZE 26214400\r\n"
-        b"250-8BITMIME\r\n250-SMTPUTF8\r\n250-ENHANCEDSTATUSCODES\r\n250-STARTTLS\r\n250 HELP\r\n"
+        b"250-8BITMIME\r\n250-SMTPUTF8\r\n250-CHUNKING\r\n250-BINARYMIME\r\n250-ENHANCEDSTATUSCODES\r\n"
+        b"250-LIMITS RCPTMAX=100\r\n250-STARTTLS\r\n250 HELP\r\n"
     )
 
 
@@ -68,7 +80,8 @@ def test_one_message(drive: Drive) -> None:
     assert seen.codes == ["250 -", "250 2.1.0", "250 2.1.5", "354 -", "250 2.0.0", "221 2.0.0"]
     (message,) = seen.messages
     assert str(message.sender) == "Ann@example.com"
-    assert message.parameters == MailParameters(size=99, body_8bit=True, smtputf8=True)
+    assert message.parameters == MailParameters(size=99, body=Body.EIGHT_BIT, smtputf8=True, submitter="")
+    assert message.parameters.body_8bit
     assert [value for _, value in message.recipients] == ["bot@agents.example"]
     assert message.data == b"Subject: x\r\n\r\n.dot\r\n"
     assert seen.signals == [Signal.CLOSED]
@@ -87,23 +100,26 @@ _LEGAL = {
     "VRFY": (b"VRFY ann\r\n", ["252 2.5.2"]),
     "HELP": (b"HELP\r\n", ["214 2.0.0"]),
     "STARTTLS": (b"STARTTLS\r\n", ["220 2.0.0"]),
-    "AUTH": (b"AUTH PLAIN\r\n", []),
+    "AUTH": (b"AUTH PLAIN\r\n", ["334 -"]),
     "EXPN": (b"EXPN list\r\n", []),
-    "BDAT": (b"BDAT 5 LAST\r\n", []),
 }
 _REFUSED = {
     ("MAIL", State.CONNECTED): "503 Send HELO/EHLO first",
     ("MAIL", State.MAIL): "503 Sender already specified",
     ("MAIL", State.RCPT): "503 Sender already specified",
+    ("MAIL", State.CHUNKS): "503 Sender already specified",
     ("RCPT", State.CONNECTED): "503 Need MAIL FROM before RCPT TO",
     ("RCPT", State.GREETED): "503 Need MAIL FROM before RCPT TO",
+    ("RCPT", State.CHUNKS): "503 Message data has begun",
     ("DATA", State.CONNECTED): "503 Need RCPT TO before DATA",
     ("DATA", State.GREETED): "503 Need RCPT TO before DATA",
     ("DATA", State.MAIL): "503 Need RCPT TO before DATA",
+    ("DATA", State.CHUNKS): "503 Binary data and chunks need BDAT",
     ("AUTH", State.CONNECTED): "503 Send HELO/EHLO first",
-    **{("AUTH", state): "502 Command not implemented" for state in list(State)[1:]},
-    **{(verb, state): "502 Command not implemented" for verb in ("EXPN", "BDAT") for state in State},
+    **{("AUTH", state): "503 AUTH not permitted during a mail transaction" for state in list(State)[2:]},
+    **{("EXPN", state): "502 Command not implemented" for state in State},
 }
+_WITH_AUTH = ServerConfig("mx.example.com", tls_available=True, auth=True)
 _AFTER: dict[Step, Callable[[State], State]] = {
     Step.EHLO: lambda state: State.GREETED,
     Step.HELO: lambda state: State.GREETED,
@@ -120,7 +136,7 @@ _AFTER: dict[Step, Callable[[State], State]] = {
 def test_every_cell(drive: Drive, verb: str, state: State) -> None:
     line, codes = _LEGAL[verb]
     refusal = _REFUSED.get((verb, state))
-    seen = drive([_TO_STATE[state] + line], _TLS)
+    seen = drive([_TO_STATE[state] + line], _WITH_AUTH, auth_in_clear=True)
     cell = COMMANDS[Profile.MX][verb.encode()][state]
     if refusal is not None:
         assert isinstance(cell, Reply)
@@ -129,13 +145,14 @@ def test_every_cell(drive: Drive, verb: str, state: State) -> None:
         assert seen.session.state is state
     else:
         assert isinstance(cell, Step)
-        assert _codes_after(drive, state, line, config=_TLS) == codes
+        assert _codes_after(drive, state, line, config=_WITH_AUTH, auth_in_clear=True) == codes
         if cell is not Step.QUIT:
             assert seen.session.state is (_AFTER[cell](state) if cell in _AFTER else state)
 
 
 def test_the_table_is_complete() -> None:
-    assert {verb.decode() for verb in COMMANDS[Profile.MX]} == set(_LEGAL)
+    assert {verb.decode() for verb in COMMANDS[Profile.MX]} == {*_LEGAL, "BDAT"}
+    assert COMMANDS[Profile.SUBMISSION] is COMMANDS[Profile.MX]
 
 
 @pytest.mark.covers("mail-server:A2")
@@ -164,7 +181,11 @@ def test_helo_not_required(drive: Drive) -> None:
         (State.GREETED, b"MAIL FROM:<a@example.com> SIZE=x\r\n", "501 5.5.4"),
         (State.GREETED, b"MAIL FROM:<a@example.com> SIZE\r\n", "501 5.5.4"),
         (State.GREETED, b"MAIL FROM:<a@example.com> SIZE=1 SIZE=2\r\n", "501 5.5.4"),
-        (State.GREETED, b"MAIL FROM:<a@example.com> BODY=BINARYMIME\r\n", "501 5.5.4"),
+        (State.GREETED, b"MAIL FROM:<a@example.com> BODY=NINEBIT\r\n", "501 5.5.4"),
+        (State.GREETED, b"MAIL FROM:<a@example.com> BODY=BINARYMIME\r\n", "250 2.1.0"),
+        (State.GREETED, b"MAIL FROM:<a@example.com> REQUIRETLS\r\n", "550 5.7.30"),
+        (State.GREETED, b"MAIL FROM:<a@example.com> AUTH=x+\r\n", "501 5.5.4"),
+        (State.GREETED, b"AUTH PLAIN\r\n", "502 5.5.1"),
         (State.GREETED, b"MAIL FROM:<a@example.com> SMTPUTF8=1\r\n", "501 5.5.4"),
         (State.GREETED, b"MAIL FROM:<a@example.com> =x\r\n", "501 5.5.4"),
         (State.GREETED, "MAIL FROM:<ä@example.com>\r\n".encode(), "501 5.5.4"),
@@ -335,6 +356,11 @@ def test_input_waits_for_the_decision() -> None:
 def test_answers_that_nothing_asked_for() -> None:
     session = ServerSession(_TLS)
     answers: list[Callable[[], None]] = [
+        lambda: session.accept_credentials(1),
+        session.reject_credentials,
+        session.accept_sender,
+        lambda: session.reject_sender(Reply(550, "5.7.1", "x")),
+        lambda: session.finish_recipients([]),
         lambda: session.accept_recipient(1),
         lambda: session.reject_recipient(Reply(550, "5.1.1", "x")),
         lambda: session.finish_message(Reply(250, "2.0.0", "x")),
@@ -358,6 +384,7 @@ def test_held_is_bounded_by_the_size_limit(drive: Drive) -> None:
 _PIECES = [
     b"EHLO c\r\n", b"HELO c\r\n", _MAIL, b"MAIL FROM:<>\r\n", _RCPT, b"RCPT TO:<no@agents.example>\r\n", b"DATA\r\n",
     b"x\r\n", b"..\r\n", b".\r\n", b".", b"\r\n", b"\r", b"\n", b"RSET\r\n", b"NOOP\r\n", b"QUIT\r\n", b"x" * 600,
+    b"BDAT 3\r\n", b"BDAT 3 LAST\r\n", b"BDAT 0 LAST\r\n", b"BDAT 400\r\n", b"BDAT x\r\n",
     b"\r\n.\r\n", b"Received: y\r\n" * 30, b"VRFY x\r\n", b"\xff\0", b"MAIL FROM:<a@b> SIZE=2000\r\n",
 ]  # fmt: skip
 _script = st.lists(st.one_of(st.sampled_from(_PIECES), st.binary(max_size=8)), max_size=25).map(b"".join)

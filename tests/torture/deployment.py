@@ -104,6 +104,7 @@ def environment(data_dir: Path, ports: Mapping[str, int], extra: Mapping[str, st
         "POSTROOM_DATA_DIR": str(data_dir),
         "POSTROOM_SMTP_HOST": HOST,
         "POSTROOM_SMTP_PORT": str(ports["smtp"]),
+        "POSTROOM_SMTP_SUBMISSION_PORT": "0",
         "POSTROOM_IMAP_HOST": HOST,
         "POSTROOM_IMAP_PORT": str(ports["imap"]),
         "POSTROOM__API__HOST": HOST,

@@ -32,6 +32,8 @@ class Bucket(Enum):
     SESSION = ("session", 600)
     TENANT = ("tenant", 1800)
     SEARCH = ("search", 120)
+    SEND = ("send", 120)
+    """Of one identity, whoever asks."""
     AUTH_FAILURES = ("network", 600)
 
     def __init__(self, label: str, limit: int) -> None:

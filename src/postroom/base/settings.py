@@ -19,12 +19,17 @@ from .settings_tree import (
     TOP_LEVEL,
     ApiSettings,
     DatabaseSettings,
+    DkimSettings,
+    DnsSettings,
     Environment,
     ImapSettings,
     LimitSettings,
+    LmtpSettings,
     LogFormat,
     LogLevel,
     PlaintextAuth,
+    QueueSettings,
+    RelayTls,
     Role,
     ServerSettings,
     Settings,
@@ -32,6 +37,7 @@ from .settings_tree import (
     StorageSettings,
     TlsSettings,
     TlsVersion,
+    UnknownOutcome,
     all_keys,
     cross_checks,
 )
@@ -39,12 +45,17 @@ from .settings_tree import (
 __all__ = [
     "ApiSettings",
     "DatabaseSettings",
+    "DkimSettings",
+    "DnsSettings",
     "Environment",
     "ImapSettings",
     "LimitSettings",
+    "LmtpSettings",
     "LogFormat",
     "LogLevel",
     "PlaintextAuth",
+    "QueueSettings",
+    "RelayTls",
     "Role",
     "ServerSettings",
     "Settings",
@@ -53,6 +64,7 @@ __all__ = [
     "StorageSettings",
     "TlsSettings",
     "TlsVersion",
+    "UnknownOutcome",
     "default_data_dir",
     "environment_names",
     "find_config",
@@ -75,6 +87,7 @@ _ALIASES: Final = {
     "POSTROOM_TLS_CERT": "tls.cert_path",
     "POSTROOM_TLS_KEY": "tls.key_path",
     "POSTROOM_MAX_MESSAGE_BYTES": "limits.max_message_size",
+    "POSTROOM_RESOLVERS": "dns.resolvers",
 }
 # Read by other parts: where the file is, and the secrets (see `base.secrets`).
 _ELSEWHERE: Final = frozenset(
@@ -86,7 +99,16 @@ _ELSEWHERE: Final = frozenset(
     }
 )
 _SECRET_WORDS: Final = frozenset({"master_key", "master_key_b", "key_pepper", "hash_key", "master_key_active"})
-_CONFIDENTIAL: Final = frozenset({"database.url"})
+_CONFIDENTIAL: Final = frozenset({"database.url", "queue.relay_password"})
+# Keys of the tree that are secrets all the same: no value in the file, a variable may name a file (B1).
+_FROM_FILES: Final = {
+    f"{name}_FILE": (name, key)
+    for name, key in (
+        ("POSTROOM_QUEUE_RELAY_PASSWORD", "queue.relay_password"),
+        ("POSTROOM__QUEUE__RELAY_PASSWORD", "queue.relay_password"),
+    )
+}
+MAX_SECRET_BYTES: Final = 64 * 1024
 _NOT_IN_NODE_ID: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LOCAL_DOMAIN: Final = "postroom.localhost"
 _LOCAL_HOST: Final = "localhost"
@@ -186,7 +208,9 @@ def _read_file(path: Path, values: dict[str, _Value], unknown: list[tuple[str, s
         return
     for key, value in _flatten(tree):
         name = key.rpartition(".")[2]
-        if name in _SECRET_WORDS:
+        if key in {secret for _, secret in _FROM_FILES.values()}:
+            problems.append(f"{key}: a password does not belong in {path}; use the environment")
+        elif name in _SECRET_WORDS:
             problems.append(f"{key}: secrets do not belong in {path}; use the environment or the secrets file")
         elif key in TOP_LEVEL or _is_section_key(key):
             values[key] = _Value(value, str(path))
@@ -232,6 +256,7 @@ def _read_environment(
     problems: list[str],
 ) -> None:
     names = environment_names()
+    environ = _with_named_files(environ, problems)
     sections = tuple(f"{PREFIX}{section}_".upper() for section in SECTIONS)
     given: dict[str, str] = {}
     # DATABASE_URL is everybody's name; ours is heard first.
@@ -244,9 +269,27 @@ def _read_environment(
                 ignored.append(name)
         elif key not in given:
             given[key] = name
-            values[key] = _Value(_parsed(environ[name]), name)
+            values[key] = _Value(environ[name] if key in _CONFIDENTIAL else _parsed(environ[name]), name)
         elif environ[given[key]] != environ[name] and name.startswith(PREFIX):
             problems.append(f"{key}: {given[key]} and {name} say different things; keep one")
+
+
+def _with_named_files(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+    """The environment with what the files hold that it names: one line each, its end left out."""
+    read = dict(environ)
+    for variable, (name, key) in _FROM_FILES.items():
+        path = read.pop(variable, "")
+        if not path:
+            continue
+        if read.get(name):
+            problems.append(f"{key}: {name} and {variable} are both set; keep one")
+            continue
+        try:
+            with Path(path).open("rb") as file:
+                read[name] = file.read(MAX_SECRET_BYTES).decode("utf-8").rstrip("\r\n")
+        except (OSError, ValueError):
+            problems.append(f"{key}: the file that {variable} names cannot be read as text")
+    return read
 
 
 def _parsed(text: str) -> object:

@@ -14,18 +14,33 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-MASK: Final = "********"
-
-_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DNS_NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-MAX_DNS_NAME_CHARS: Final = 253
-MAX_LOCAL_CHARS: Final = 64
+from . import settings_values as check
+from .settings_values import (
+    MASK,
+    MAX_PORT,
+    Bytes,
+    Count,
+    DnsName,
+    Endpoint,
+    NameServers,
+    Network,
+    Password,
+    Port,
+    Schedule,
+    Seconds,
+    parse_endpoint,
+)
 
 
 class Role(StrEnum):
     """What a process does; `serve --roles` picks some."""
 
     SMTP = "smtp"
+    """Mail from other servers."""
+    SUBMISSION = "submission"
+    """Mail from the mail programs of our own people, and from agents."""
+    LMTP = "lmtp"
+    """Mail from a front that we trust."""
     IMAP = "imap"
     HTTP = "http"
     WORKER = "worker"
@@ -37,6 +52,29 @@ class PlaintextAuth(StrEnum):
     NEVER = "never"
     LOOPBACK = "loopback"
     ALWAYS = "always"
+
+
+class RelayTls(StrEnum):
+    """How the connection to the deployment's relay is encrypted (C6)."""
+
+    STARTTLS = "starttls"
+    IMPLICIT = "implicit"
+    NONE = "none"
+
+
+class DkimAlgorithm(StrEnum):
+    """RFC 6376 §3.3 and RFC 8463."""
+
+    RSA_SHA256 = "rsa-sha256"
+    ED25519_SHA256 = "ed25519-sha256"
+
+
+class UnknownOutcome(StrEnum):
+    """What becomes of mail that may or may not have been taken: the connection broke after the final dot (C5)."""
+
+    HOLD = "hold"
+    RETRY = "retry"
+    """Once more, for mail that people submitted by SMTP: it may arrive twice."""
 
 
 class Environment(StrEnum):
@@ -65,54 +103,13 @@ class TlsVersion(StrEnum):
     TLS_1_3 = "1.3"
 
 
-def _dns_name(text: str) -> str:
-    name = text.lower().removesuffix(".")
-    if len(name) > MAX_DNS_NAME_CHARS or _DNS_NAME.fullmatch(name) is None:
-        raise ValueError("a DNS name in its ASCII form, such as mail.example.com, is needed")
-    return name
-
-
-def _database_url(text: str) -> str:
-    if text and re.fullmatch(r"postgres(ql)?://\S+", text) is None:
-        raise ValueError("a URL that starts with postgresql:// is needed, or nothing for the bundled server")
-    return text
-
-
-def _mailbox_address(text: str) -> str:
-    """Whether there is such a mailbox is known when mail comes; nothing is as good as none."""
-    local, at, domain = text.strip().rpartition("@")
-    if not text.strip():
-        return ""
-    if not at or not local or len(local) > MAX_LOCAL_CHARS or not local.isascii() or not local.isprintable():
-        raise ValueError("the address of a mailbox here is needed, such as operator@agents.example.com, or nothing")
-    return f"{local}@{_dns_name(domain)}"
-
-
-def _split(value: object) -> object:
-    """A list written in one string, as the environment has it: separated by commas."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
-
-
 def _roles(value: object) -> object:
-    parts = _split(value)
+    parts = check.split(value)
     if parts == ["all"]:
         return list(Role)
     if isinstance(parts, list) and not parts:
         raise ValueError("at least one role is needed")
     return parts
-
-
-def _level(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-DnsName = Annotated[str, AfterValidator(_dns_name)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(gt=0, le=86400 * 366)]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Bytes = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class _Section(BaseModel):
@@ -128,7 +125,7 @@ class ServerSettings(_Section):
     """Where everything lives that is kept: message bytes, secrets, the bundled database. Relative to the working
     directory."""
     roles: Annotated[frozenset[Role], BeforeValidator(_roles)] = frozenset(Role)
-    """What this process does: `smtp`, `imap`, `http`, `worker`, or `all`."""
+    """What this process does: `smtp`, `submission`, `lmtp`, `imap`, `http`, `worker`, or `all`."""
     node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "node"
     """Names this node to the database; the machine's host name unless set."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
@@ -137,7 +134,7 @@ class ServerSettings(_Section):
     """How long what is in hand may take to finish when the server stops."""
     strict_config: bool = True
     """Whether a setting that does not exist stops the start."""
-    log_level: Annotated[LogLevel, BeforeValidator(_level)] = LogLevel.INFO
+    log_level: Annotated[LogLevel, BeforeValidator(check.level)] = LogLevel.INFO
     """The least severe kind of log line that is written: `debug`, `info`, `warning`, `error` or `critical`."""
     log_format: LogFormat = LogFormat.TEXT
     """`text` for people, `json` for programs."""
@@ -146,7 +143,7 @@ class ServerSettings(_Section):
 class DatabaseSettings(_Section):
     """PostgreSQL: the bundled one while `url` is empty. Connections are per process (B19)."""
 
-    url: Annotated[str, AfterValidator(_database_url)] = ""
+    url: Annotated[str, AfterValidator(check.database_url)] = ""
     """Where PostgreSQL is, `postgresql://…`; empty for the bundled one."""
     max_connections: Annotated[int, Field(ge=2, le=1000)] = 20
     """The most connections of each process; with the bundled server no more than its share."""
@@ -159,8 +156,8 @@ class DatabaseSettings(_Section):
 
 
 class SmtpSettings(_Section):
-    """The listener for mail from outside. An empty host is every address; to receive no mail use `enabled`, not
-    port 0."""
+    """The listeners for mail from outside, and for mail that is submitted. An empty host is every address; to receive
+    no mail use `enabled`, not port 0. The ports of submission are off with 0."""
 
     enabled: bool = True
     """Whether mail from outside is taken."""
@@ -168,6 +165,14 @@ class SmtpSettings(_Section):
     """The address to listen on."""
     port: Port = 25
     """The port to listen on; 0 is refused."""
+    submission_port: Port = 587
+    """The port where people and agents submit mail, with STARTTLS."""
+    smtps_port: Port = 0
+    """The port where they do so with TLS from the first byte; the usual one is 465."""
+    auth_on_mx: bool = True
+    """Whether mail can be submitted at `port`, too, after signing in."""
+    hide_client_ip: bool = True
+    """Whether the trace header of submitted mail leaves out from where it was submitted."""
     banner: Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")] = ""
     """The text of the greeting after the host name."""
     helo_required: bool = True
@@ -180,6 +185,89 @@ class SmtpSettings(_Section):
     """How long a client may be silent between commands; no longer than `limits.idle_timeout_secs`."""
     data_timeout_secs: Seconds = 600.0
     """How long a client may be silent within a message."""
+
+
+class LmtpSettings(_Section):
+    """The listener for a mail front of our own, which we believe (LMTP, RFC 2033)."""
+
+    listen: Annotated[str, AfterValidator(check.endpoint)] = ""
+    """Where to listen: the path of a socket, such as `/run/postroom/lmtp`, or an address and a port; off unless
+    set."""
+    allow: Annotated[tuple[Network, ...], BeforeValidator(check.split)] = ()
+    """The networks that may connect; this machine alone unless set. Who reaches a socket in the file system is what
+    the permissions of its directory say."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        return parse_endpoint(self.listen)
+
+
+class QueueSettings(_Section):
+    """Mail that leaves. Times in seconds."""
+
+    workers: Annotated[int, Field(ge=1, le=256)] = 4
+    """Messages that a process hands over at a time."""
+    poll_interval_secs: Seconds = 10.0
+    """How often is looked for mail that is due; new mail does not wait for it."""
+    retry_schedule_secs: Schedule = (60, 300, 900, 3600, 21600, 86400)
+    """How long mail waits after each attempt that failed for now; the last one repeats."""
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 12
+    """Attempts, after which mail that could not be delivered goes back to its sender."""
+    delivery_timeout_secs: Seconds = 840.0
+    """How long one attempt may take in all."""
+    connect_timeout_secs: Seconds = 30.0
+    """How long connecting to one host may take."""
+    max_connections_per_host: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Connections to one host at a time, of each process."""
+    allow_private_targets: bool = False
+    """Whether mail may go to hosts with private addresses, and to this one: for tests."""
+    relay_host: Annotated[str, AfterValidator(check.relay_host)] = ""
+    """The relay that takes all mail for elsewhere; without one it goes directly to the recipients' servers."""
+    relay_port: Annotated[int, Field(ge=1, le=MAX_PORT)] = 587
+    """The relay's port."""
+    relay_tls: RelayTls = RelayTls.STARTTLS
+    """`starttls`, `implicit` or `none`; its certificate is verified."""
+    relay_username: Annotated[str, Field(max_length=320)] = ""
+    """The name to sign in with at the relay."""
+    relay_password: Password = ""
+    """The password to sign in with at the relay. It is read from the environment alone, or from the file that
+    `POSTROOM_QUEUE_RELAY_PASSWORD_FILE` names."""
+    relay_from_domains: Annotated[tuple[DnsName, ...], BeforeValidator(check.split)] = ()
+    """The senders' domains whose mail uses the relay; all unless set."""
+    unknown_outcome: UnknownOutcome = UnknownOutcome.HOLD
+    """What becomes of mail that may have been taken, or not: `hold`, or `retry`, which is for mail that people
+    submitted and can deliver it twice."""
+    bounce_on_failure: bool = True
+    """Whether the sender gets a notice of mail that could not be delivered."""
+    delay_notice_secs: Annotated[float, Field(ge=0, le=86400 * 30)] = 0.0
+    """After how long the sender is told that mail still waits; 0 is never."""
+    retention_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """How long the queue shows what is done with, and keeps its attempts."""
+
+
+class DkimSettings(_Section):
+    """Signatures of mail that leaves; every domain that we send for signs (D2)."""
+
+    algorithm: DkimAlgorithm = DkimAlgorithm.RSA_SHA256
+    """What new keys are made for: `rsa-sha256`, which everybody can verify, or `ed25519-sha256`."""
+
+
+class DnsSettings(_Section):
+    """How the DNS is asked."""
+
+    resolvers: NameServers = ()
+    """The name servers to ask, in order: `192.0.2.1`, `tls://192.0.2.1#name`, `https://host/path`; those of the system
+    unless set."""
+    timeout_secs: Seconds = 3.0
+    """How long a name server has for an answer."""
+    attempts: Annotated[int, Field(ge=0, le=10)] = 1
+    """How often a question is asked again, each time of the next name server."""
+    cache_ttl_secs: Annotated[int, Field(ge=0, le=86400)] = 300
+    """The longest that an answer is kept."""
+    negative_ttl_secs: Annotated[int, Field(ge=0, le=86400)] = 60
+    """The longest that the answer that there is none is kept."""
+    tcp_fallback: bool = True
+    """Whether an answer that was cut off is asked for again by TCP."""
 
 
 class ImapSettings(_Section):
@@ -253,6 +341,10 @@ class LimitSettings(_Section):
     """Open connections of each protocol from one address, all processes together; this machine itself is exempt."""
     smtp_rate_limit: Count = 100
     """Unproductive commands per minute and address before authentication."""
+    submission_rate_limit: Count = 50
+    """Messages that one person, or one agent, may submit within an hour."""
+    daily_send_limit: Count = 500
+    """Recipients that one person, or one agent, may write to on one day (UTC), each time counted."""
     mailbox_quota: Bytes = 1_073_741_824
     """What a person's mailbox may hold, in bytes; agents have no quota."""
     idle_timeout_secs: Seconds = 300.0
@@ -272,10 +364,10 @@ class Settings(_Section):
     """The domain of the mailboxes."""
     api_host: DnsName
     """The public name of the REST API."""
-    mx_hosts: Annotated[tuple[DnsName, ...], BeforeValidator(_split), Field(min_length=1)]
+    mx_hosts: Annotated[tuple[DnsName, ...], BeforeValidator(check.split), Field(min_length=1)]
     """The names that the MX record may give, the first one being this machine's; `mx.` and the platform domain
     unless set."""
-    security_contact: Annotated[str, AfterValidator(_mailbox_address)] = ""
+    security_contact: Annotated[str, AfterValidator(check.mailbox_address)] = ""
     """A local mailbox that gets mail to `postmaster`, `abuse`, `security`, `hostmaster`, `webmaster` and `noc` of the
     platform domain, and to `<postmaster>`; without one such mail is refused."""
     allow_plaintext_auth: PlaintextAuth = PlaintextAuth.LOOPBACK
@@ -283,6 +375,10 @@ class Settings(_Section):
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
     smtp: SmtpSettings = SmtpSettings()
+    lmtp: LmtpSettings = LmtpSettings()
+    queue: QueueSettings = QueueSettings()
+    dkim: DkimSettings = DkimSettings()
+    dns: DnsSettings = DnsSettings()
     imap: ImapSettings = ImapSettings()
     api: ApiSettings = ApiSettings()
     tls: TlsSettings = TlsSettings()
@@ -341,6 +437,19 @@ def cross_checks(settings: Settings) -> Iterator[str]:
         yield "database.min_connections: wants at most database.max_connections"
     if (tls.cert_path is None) != (tls.key_path is None):
         yield "tls.cert_path, tls.key_path: both or neither must be set"
+    yield from _relay_checks(settings.queue)
+
+
+def _relay_checks(queue: QueueSettings) -> Iterator[str]:
+    """Credentials never travel in clear (N16), and only together."""
+    if bool(queue.relay_username) != bool(queue.relay_password):
+        yield "queue.relay_username, queue.relay_password: both or neither must be set"
+    elif queue.relay_username and queue.relay_tls is RelayTls.NONE:
+        yield "queue.relay_tls: none is refused where queue.relay_username is set"
+    if queue.relay_username and not queue.relay_host:
+        yield "queue.relay_host: wants to be set where queue.relay_username is"
+    if queue.connect_timeout_secs > queue.delivery_timeout_secs:
+        yield "queue.connect_timeout_secs: wants at most queue.delivery_timeout_secs"
 
 
 def _port_checks(settings: Settings) -> Iterator[str]:
@@ -349,6 +458,9 @@ def _port_checks(settings: Settings) -> Iterator[str]:
         yield "smtp.port: 0 is refused; to receive no mail set smtp.enabled = false"
     listeners = [
         ("smtp.port", smtp.enabled, smtp.port),
+        ("smtp.submission_port", True, smtp.submission_port),
+        ("smtp.smtps_port", True, smtp.smtps_port),
+        ("lmtp.listen", True, 0 if settings.lmtp.endpoint is None else settings.lmtp.endpoint.port),
         ("imap.port", imap.enabled, imap.port),
         ("imap.imaps_port", imap.enabled, imap.imaps_port),
         ("api.port", api.enabled, api.port),

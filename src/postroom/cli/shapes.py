@@ -10,6 +10,8 @@ from postroom.accounts.models import ApiKey, Person, Tenant
 from postroom.accounts.permissions import Permission
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Identity
+from postroom.outbound.queue import AttemptLog, QueueItem
+from postroom.outbound.signing import PublicKey
 
 Document = dict[str, Any]
 
@@ -100,6 +102,59 @@ def queue(name: str, counts: QueueCounts) -> Document:
         "claimed": counts.claimed,
         "parked": counts.parked,
         "oldest_due": moment(counts.oldest_due),
+    }
+
+
+def delivery(item: QueueItem) -> Document:
+    """A delivery as operators see it (mail-server C1, C2)."""
+    return {
+        "id": item.id,
+        "state": item.state.value,
+        "status": item.status.value,
+        "tenant_id": item.tenant_id,
+        "identity_id": item.identity_id,
+        "message_id": item.message_id,
+        "sender": item.sender,
+        "recipient": item.recipient,
+        "route": item.route,
+        "size": item.size,
+        "tries": item.tries,
+        "reason": item.reason,
+        "smtp_code": item.smtp_code,
+        "enhanced_code": item.enhanced_code,
+        "smtp_response": item.smtp_response,
+        "remote_mx": item.remote_mx,
+        "next_attempt_at": moment(item.next_attempt_at),
+        "last_attempt_at": moment(item.last_attempt_at),
+        "created_at": moment(item.created_at),
+        "updated_at": moment(item.updated_at),
+    }
+
+
+def attempt(one: AttemptLog) -> Document:
+    return {
+        "attempt": one.attempt,
+        "remote_mx": one.remote_mx,
+        "status_code": one.status_code,
+        "status_text": one.status_text,
+        "error": one.error,
+        "duration_ms": one.duration_ms,
+        "created_at": moment(one.created_at),
+    }
+
+
+def dkim_key(key: PublicKey) -> Document:
+    """`state`: `signing`, `pending` until its record is published, `retiring` as long as it has to stay published."""
+    state = "signing" if key.signs else "pending" if key.retire_at is None else "retiring"
+    return {
+        "domain": key.domain,
+        "selector": key.selector,
+        "algorithm": key.algorithm,
+        "state": state,
+        "name": key.name,
+        "record": key.record,
+        "created_at": moment(key.created_at),
+        "retire_at": moment(key.retire_at),
     }
 
 

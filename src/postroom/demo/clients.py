@@ -7,9 +7,11 @@ import json
 import re
 import smtplib
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from email.message import EmailMessage
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -61,8 +63,14 @@ class Rest:
     def patch(self, path: str, body: object) -> Answer:
         return self._call("PATCH", path, json.dumps(body).encode(), TIMEOUT)
 
-    def _call(self, method: str, path: str, body: bytes | None, timeout: float) -> Answer:
-        headers = {"Authorization": f"Bearer {self._key}", "Accept": "application/json"}
+    def post(self, path: str, body: object, *, key: str) -> Answer:
+        """With an `Idempotency-Key`."""
+        return self._call("POST", path, json.dumps(body).encode(), TIMEOUT, {"Idempotency-Key": key})
+
+    def _call(
+        self, method: str, path: str, body: bytes | None, timeout: float, more: Mapping[str, str] | None = None
+    ) -> Answer:
+        headers = {"Authorization": f"Bearer {self._key}", "Accept": "application/json", **(more or {})}
         if body is not None:
             headers["Content-Type"] = "application/json"
         request = Request(f"{self._url}{path}", data=body, headers=headers, method=method)
@@ -78,6 +86,17 @@ def deliver(ports: Ports, sample: Sample) -> None:
     """Send *sample* over SMTP, as another server would. Raises smtplib.SMTPException, OSError."""
     with smtplib.SMTP(HOST, ports.smtp, local_hostname="mail.example.com", timeout=TIMEOUT) as client:
         client.sendmail(sample.sender, sample.recipients, sample.raw)
+
+
+def submit(ports: Ports, cast: Cast, message: EmailMessage) -> None:
+    """Send *message* as the person's mail program does, under TLS. Raises smtplib.SMTPException, OSError."""
+    # The demo's certificate is its own.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with smtplib.SMTP(HOST, ports.submission, local_hostname="laptop.example.com", timeout=TIMEOUT) as client:
+        client.starttls(context=context)
+        client.login(cast.person.address, cast.person.password)
+        client.send_message(message)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ HOST: Final = "127.0.0.1"
 DOMAIN: Final = "agents.example"
 DEFAULT_BASE: Final = 8025
 BASES_TRIED: Final = 20
-MAX_BASE: Final = 65533
+MAX_BASE: Final = 65532
 RECORD: Final = "demo.json"
 CONFIG: Final = "postroom.toml"
 MAX_RECORD: Final = 64 * 1024
@@ -28,15 +28,16 @@ class PortsTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Three in a row, on the loopback address alone."""
+    """Four in a row, on the loopback address alone."""
 
     http: int
     smtp: int
     imap: int
+    submission: int
 
     @classmethod
     def from_base(cls, base: int) -> Ports:
-        return cls(base, base + 1, base + 2)
+        return cls(base, base + 1, base + 2, base + 3)
 
     @property
     def url(self) -> str:
@@ -44,14 +45,14 @@ class Ports:
 
 
 def choose_ports(base: int | None) -> Ports:
-    """The ports from *base* on; without one, the first three from 8025 on that are free.
+    """The ports from *base* on; without one, the first four from 8025 on that are free.
 
     Raises PortsTaken.
     """
     bases = [base] if base is not None else [DEFAULT_BASE + 10 * step for step in range(BASES_TRIED)]
     for first in bases:
         ports = Ports.from_base(first)
-        taken = [port for port in (ports.http, ports.smtp, ports.imap) if not _is_free(port)]
+        taken = [port for port in (ports.http, ports.smtp, ports.imap, ports.submission) if not _is_free(port)]
         if not taken:
             return ports
     raise PortsTaken(f"port {', '.join(map(str, taken))} of {HOST} cannot be had")
@@ -87,7 +88,7 @@ _TOP: Final[Mapping[str, str]] = {"env": "local", "platform_domain": DOMAIN, "ap
 
 def _sections(ports: Ports) -> dict[str, dict[str, Any]]:
     return {
-        "smtp": {"host": HOST, "port": ports.smtp},
+        "smtp": {"host": HOST, "port": ports.smtp, "submission_port": ports.submission},
         "imap": {"host": HOST, "port": ports.imap},
         "api": {"host": HOST, "port": ports.http},
     }
@@ -124,6 +125,7 @@ def record(cast: Cast, ports: Ports) -> dict[str, Any]:
     return {
         "http": ports.url,
         "smtp": {"host": HOST, "port": ports.smtp},
+        "submission": {"host": HOST, "port": ports.submission},
         "imap": {"host": HOST, "port": ports.imap},
         "domain": DOMAIN,
         "tenant_id": cast.tenant_id,

@@ -17,7 +17,14 @@ from postroom.directory.models import Identity, IdentityKind, NewIdentity
 SLUG: Final = "demo"
 PERSON: Final = NewIdentity("ada", "Ada Example", IdentityKind.PERSON, client_id="postroom-demo-person")
 AGENT: Final = NewIdentity(
-    "scout", "Scout, the agent", IdentityKind.AGENT, purpose="Answers customers", client_id="postroom-demo-agent"
+    "scout",
+    "Scout, the agent",
+    IdentityKind.AGENT,
+    purpose="Answers customers",
+    client_id="postroom-demo-agent",
+    # Whoever sends has somebody to answer for it.
+    owner_name="Ada Example",
+    owner_email="ada@example.com",
 )
 KEY_NAME: Final = "demo"
 _PASSWORD_BYTES: Final = 12

@@ -37,6 +37,8 @@ class Stage:
     token: str = field(default_factory=lambda: secrets.token_hex(4))
     sent: dict[str, Sample] = field(default_factory=dict)
     """What was sent so far, by the name of the step that sent it."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What a step leaves for a later one."""
 
     @property
     def rest(self) -> Rest:

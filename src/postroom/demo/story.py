@@ -14,7 +14,7 @@ from email import message_from_bytes
 from email.policy import default
 from typing import Final
 
-from postroom.demo import hostile, reading
+from postroom.demo import hostile, reading, writing
 from postroom.demo.clients import deliver, idling
 from postroom.demo.place import Cast, Ports
 from postroom.demo.samples import Sample, pdf
@@ -135,5 +135,8 @@ STEPS: Final[tuple[tuple[str, Step], ...]] = (
     ("FETCH of envelope, structure, parts and partials", reading.fetch),
     ("flags and labels, IMAP to REST and back", reading.flags),
     ("COPY, EXPUNGE and MOVE keep the message's id", reading.places),
+    ("a person writes to the agent by submission", writing.submit_to_agent),
+    ("the agent answers over REST, once", writing.answer_once),
+    ("the person answers, and the thread holds all", writing.answer_the_answer),
     *hostile.STEPS,
 )

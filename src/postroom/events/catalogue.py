@@ -3,7 +3,7 @@ sent (B3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -105,6 +105,96 @@ def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
         data=data,
     )
     return MESSAGE_RECEIVED, payload
+
+
+UNCERTAIN_FIX: Final = (
+    "It may have been delivered and is never sent again by itself. Ask the recipient, or wait for an event about it; "
+    "then call resolve."
+)
+
+
+def message_sent(
+    message: Mapping[str, Any], provider: str, provider_message_id: str | None, *, via_fallback: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """`message.sent`: type and data. `message` is a MessageSummary; the id is None after a resolve."""
+    return "message.sent", {
+        "message": dict(message),
+        "provider": provider,
+        "provider_message_id": provider_message_id,
+        "sent_via_fallback": via_fallback,
+    }
+
+
+def message_delivered(message_id: str, recipient: str, smtp_code: int | None) -> tuple[str, dict[str, Any]]:
+    """`message.delivered`, of one recipient."""
+    return "message.delivered", {"message_id": message_id, "recipient": recipient, "smtp_code": _code(smtp_code)}
+
+
+def message_deferred(
+    message_id: str, recipient: str, smtp_code: int | None, smtp_response: str | None
+) -> tuple[str, dict[str, Any]]:
+    """`message.deferred`, of one recipient; for each failed try."""
+    return "message.deferred", {
+        "message_id": message_id,
+        "recipient": recipient,
+        "smtp_code": _code(smtp_code),
+        "smtp_response": smtp_response,
+    }
+
+
+def message_bounced(
+    message_id: str,
+    recipient: str,
+    *,
+    bounce_type: str,
+    smtp_code: int | None,
+    smtp_response: str | None,
+    suppressed: bool = False,
+) -> tuple[str, dict[str, Any]]:
+    """`message.bounced`, of one recipient. `suppressed`: the address went on the suppression list."""
+    return "message.bounced", {
+        "message_id": message_id,
+        "recipient": recipient,
+        "bounce_type": bounce_type,
+        "smtp_code": _code(smtp_code),
+        "smtp_response": smtp_response,
+        "suppressed": suppressed,
+    }
+
+
+def message_complained(message_id: str, recipient: str) -> tuple[str, dict[str, Any]]:
+    """`message.complained`: the recipient reported spam."""
+    return "message.complained", {"message_id": message_id, "recipient": recipient, "suppressed": True}
+
+
+def message_rejected(message_id: str, reason: str, detail: str | None) -> tuple[str, dict[str, Any]]:
+    """`message.rejected`: the transport refused it."""
+    return "message.rejected", {"message_id": message_id, "reason": reason, "detail": detail}
+
+
+def message_failed(message_id: str, reason: str) -> tuple[str, dict[str, Any]]:
+    """`message.failed`: it could not be sent."""
+    return "message.failed", {"message_id": message_id, "reason": reason}
+
+
+def message_uncertain(message_id: str, reason: str, recipients: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
+    """`message.uncertain`; `recipients` when it is so of some only."""
+    data: dict[str, Any] = {"message_id": message_id, "reason": reason, "fix": UNCERTAIN_FIX}
+    return "message.uncertain", data if recipients is None else data | {"recipients": list(recipients)}
+
+
+def message_reconciled(message_id: str, status: str) -> tuple[str, dict[str, Any]]:
+    """`message.reconciled`: evidence came of what was uncertain."""
+    return "message.reconciled", {"message_id": message_id, "status": status}
+
+
+def message_canceled(message_id: str) -> tuple[str, dict[str, Any]]:
+    """`message.canceled`: it was stopped before it was sent."""
+    return "message.canceled", {"message_id": message_id}
+
+
+def _code(code: int | None) -> str | None:
+    return None if code is None else str(code)
 
 
 def trust(verdict: str, kind: str, facts: tuple[str, ...]) -> dict[str, Any]:

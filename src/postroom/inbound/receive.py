@@ -11,6 +11,9 @@ from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.events.catalogue import message_received
 from postroom.inbound.parsing import Parser
+from postroom.mail.header import FIELD, unfold
+from postroom.mail.mime import MAX_HEADER_BYTES
+from postroom.mail.srs import LoopError, check_arrival, hops
 from postroom.mailbox.ingest import Failure, Ingest, IngestError
 from postroom.mailbox.models import (
     Content,
@@ -50,6 +53,8 @@ class Target(Protocol):
     def base(self) -> str: ...
 
 
+_HOP_FIELD: Final = b"x-postroom-hop"
+
 T = TypeVar("T", bound=Target)
 
 LocalMailbox = Callable[[str], Awaitable[Target | None]]
@@ -80,6 +85,9 @@ class Receiver:
 
     async def receive(self, envelope: Envelope[T], raw: bytes) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
+        if _loops(raw):
+            log.info("message_refused", connection_id=envelope.connection_id, reason="loop")
+            return replies.MAIL_LOOP
         named = [target for _, target in envelope.recipients]
         received_at = self._clock.now()
         prefix = trace_header(
@@ -89,7 +97,13 @@ class Receiver:
             peer_name=envelope.peer_name,
             hostname=self._hostname,
             version=self._version,
-            transmission=transmission_type(esmtp=envelope.esmtp, tls=envelope.tls, smtputf8=envelope.smtputf8),
+            transmission=transmission_type(
+                esmtp=envelope.esmtp,
+                tls=envelope.tls,
+                authenticated=envelope.account is not None,
+                smtputf8=envelope.smtputf8,
+                lmtp=envelope.lmtp,
+            ),
             connection_id=envelope.connection_id,
             recipient=named[0].base if len(named) == 1 else None,
             received_at=received_at,
@@ -116,6 +130,28 @@ class Receiver:
             size=len(raw),
         )
         return replies.queued(outcome[0].message_id)
+
+    async def receive_each(self, envelope: Envelope[T], raw: bytes) -> tuple[Reply, ...]:
+        """Store the message for those recipients whose mailboxes take it, over LMTP; a reply for each (RFC 2033 §4.2).
+
+        Together while that goes, since then there is one file and one transaction for all. Only what is true of one
+        mailbox and not of the others, that it is full, is found out for each.
+        """
+        recipients = envelope.recipients
+        together = await self.receive(envelope, raw)
+        boxes = {(target.tenant_id, target.mailbox_id) for _, target in recipients}
+        if together != MAILBOX_FULL or len(boxes) == 1:
+            return (together,) * len(recipients)
+        answers = {
+            box: await self.receive(
+                envelope._replace(
+                    recipients=tuple(one for one in recipients if (one[1].tenant_id, one[1].mailbox_id) == box)
+                ),
+                raw,
+            )
+            for box in sorted(boxes)
+        }
+        return tuple(answers[target.tenant_id, target.mailbox_id] for _, target in recipients)
 
     async def _copies(
         self, prefix: bytes, raw: bytes, named: Sequence[Target], ids: Mapping[int, str], received_at: datetime
@@ -169,6 +205,23 @@ class Receiver:
                 if None not in wanted.values():
                     break
         return wanted
+
+
+def _loops(raw: bytes) -> bool:
+    """Whether the message has come through this server too often (A6); its `Received` lines the listener counts.
+
+    Hardly any mail has the field, which is found out without reading the header.
+    """
+    end = raw.find(b"\n\r\n", 0, MAX_HEADER_BYTES)  # listeners take no bare line feeds
+    head = raw[: MAX_HEADER_BYTES if end < 0 else end + 1]
+    if _HOP_FIELD not in head.lower():
+        return False
+    values = [unfold(value).decode("latin-1") for name, value in FIELD.findall(head) if name.lower() == _HOP_FIELD]
+    try:
+        check_arrival(hops(values, 0))
+    except LoopError:
+        return True
+    return False
 
 
 def _one_for_each_mailbox(named: Sequence[T], visible: set[str]) -> list[T]:

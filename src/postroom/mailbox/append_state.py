@@ -149,7 +149,7 @@ def message_row(
         thread.seq,
         m.source.value,
         m.direction.value,
-        "received" if m.direction is Direction.INBOUND else "submitted",
+        m.status or ("received" if m.direction is Direction.INBOUND else "submitted"),
         c.rfc_message_id,
         c.in_reply_to,
         " ".join(c.reference_ids),

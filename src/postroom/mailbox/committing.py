@@ -26,8 +26,8 @@ log = base_log.get("ingest")
 _IS_STORED: Final = "SELECT count(*) FROM messages WHERE tenant_id = $1 AND public_id = $2"
 STATEMENT_SECONDS: Final = 60.0
 
-Durable = Callable[[], Awaitable[None]]
-"""Waits until the bytes of the batch are durable; raises when they are not going to be, or not soon."""
+BeforeCommit = Callable[[Connection, list[GroupOutcome]], Awaitable[None]]
+"""What else belongs to the transaction, and what it has to wait for: called when all rows of the batch are written."""
 
 
 class LockTimeout(Exception):
@@ -108,11 +108,11 @@ class Committing:
         self._before_commit = before_commit
 
     async def store(
-        self, groups: Sequence[Group], wait_for: Collection[MailboxRef], durable: Durable, session: Session | None
+        self, groups: Sequence[Group], wait_for: Collection[MailboxRef], then: BeforeCommit, session: Session | None
     ) -> list[GroupOutcome]:
         """Commit a batch, trying again while the database is away; what became of each group, in order.
 
-        Raises LockTimeout, DatabaseAway, what `durable` raises, and the error of PostgreSQL about the data.
+        Raises LockTimeout, DatabaseAway, what `then` raises, and the error of PostgreSQL about the data.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._retry_seconds
@@ -124,7 +124,7 @@ class Committing:
                 if unsure is not None and await self._is_stored(unsure):
                     return unsure
                 unsure = None
-                return await self._transaction(groups, attempt, wait_for, durable, session)
+                return await self._transaction(groups, attempt, wait_for, then, session)
             except Exception as error:
                 if attempt.committing:
                     unsure = attempt.outcomes
@@ -145,13 +145,13 @@ class Committing:
         groups: Sequence[Group],
         attempt: _Attempt,
         wait_for: Collection[MailboxRef],
-        durable: Durable,
+        then: BeforeCommit,
         session: Session | None,
     ) -> list[GroupOutcome]:
         async with self._opened(session) as conn:
             try:
                 attempt.outcomes = await append(conn, groups, now=self._clock.now(), wait_for=wait_for)
-                await durable()
+                await then(conn, attempt.outcomes)
                 if self._before_commit is not None:
                     self._before_commit()
                 attempt.committing = True

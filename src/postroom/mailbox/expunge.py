@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from postroom.mailbox import folders, placing, threads
@@ -43,20 +43,27 @@ SELECT uid FROM placements WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_i
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The UIDs that went, ascending, and the blob keys of the messages that went with them."""
+    """The UIDs that went, ascending, and the blob keys of the messages that went with them; how many were `kept`
+    because they are still to be sent (mail-server C3)."""
 
     uids: tuple[int, ...]
     blob_keys: tuple[str, ...]
+    kept: int = 0
 
 
 NOTHING: Final = Removed((), ())
 
 
+class MessagesInUse(Exception):
+    """Some messages stay, since they are still to be sent; what else was to go has gone."""
+
+
 async def expunge(write: MailboxWrite, folder_id: FolderKey, uids: Sequence[int]) -> Removed:
-    """Remove those of `uids` that are there and `$deleted`. Raises `folder_not_found`."""
+    """Remove those of `uids` that are there, `$deleted` and not still to be sent. Raises `folder_not_found`."""
     await folders.by_key(write.conn, write.ref, folder_id)
-    rows = await placing.rows_in_folder(write, folder_id, uids)
-    return await remove(write, [row for row in rows if FLAG_DELETED in row.flags])
+    rows = [row for row in await placing.rows_in_folder(write, folder_id, uids) if FLAG_DELETED in row.flags]
+    free = [row for row in rows if not row.leaves]
+    return replace(await remove(write, free), kept=len(rows) - len(free))
 
 
 async def deleted_uids(write: MailboxWrite, folder_id: FolderKey, after: int, limit: int) -> list[int]:

@@ -368,7 +368,7 @@ class Ingest:
             return None
         try:
             groups = [w.copies for w in batch]
-            outcomes = await self._committing.store(groups, wait_for, lambda: _all_written(batch), session)
+            outcomes = await self._committing.store(groups, wait_for, lambda *_: _all_written(batch), session)
         except _BytesMissing:
             self._put_back(batch)
             return None

@@ -59,6 +59,8 @@ class ChangeKind(StrEnum):
     FOLDER_RENAMED = "folder_renamed"
     FOLDER_SUBSCRIBED = "folder_subscribed"
     FOLDER_REMOVED = "folder_removed"
+    DELIVERY = "delivery"
+    """What became of a message that was sent: its deliveries are to be read again."""
 
 
 class Source(StrEnum):
@@ -66,6 +68,8 @@ class Source(StrEnum):
 
     MX = "mx"
     APPEND = "append"
+    SEND = "send"
+    """Accepted for sending."""
 
 
 class Direction(StrEnum):
@@ -203,6 +207,8 @@ class NewMessage:
     is_bcc: bool = False
     is_primary_recipient: bool = True
     announce: Announce | None = None
+    status: str | None = None
+    """`messages.status`; None: what the direction says."""
 
 
 @dataclass(frozen=True, slots=True)

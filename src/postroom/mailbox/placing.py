@@ -21,6 +21,7 @@ from postroom.mailbox.writing import MailboxWrite
 _ROWS: Final = """
 SELECT p.folder_id, p.uid, p.modseq, p.size, p.internal_date, p.saved_at, p.flags, p.message_id, m.public_id,
        m.thread_seq, m.direction = 'inbound' AND m.status = 'received' AS counts,
+       m.status IN ('queued', 'deferred') AS leaves,
        (SELECT count(*) FROM placements o WHERE o.tenant_id = p.tenant_id AND o.message_id = p.message_id) AS copies
 FROM placements p
 JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id
@@ -58,11 +59,14 @@ class PlacementRow:
     thread_seq: int
     counts: bool
     """Whether the message makes its thread unread while unseen: inbound and received."""
+    leaves: bool
+    """Whether it is still to be sent: then it is moved at the most, never removed (mail-server C3)."""
     copies: int
 
 
 def _row(row: asyncpg.Record) -> PlacementRow:
-    folder_id, uid, modseq, size, internal_date, saved_at, flags, message_id, message, thread_seq, counts, copies = row
+    folder_id, uid, modseq, size, internal_date, saved_at, flags, message_id, message, thread_seq, *more = row
+    counts, leaves, copies = more
     return PlacementRow(
         folder_id,
         uid,
@@ -75,6 +79,7 @@ def _row(row: asyncpg.Record) -> PlacementRow:
         message,
         thread_seq,
         counts,
+        leaves,
         copies,
     )
 

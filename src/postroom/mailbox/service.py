@@ -8,7 +8,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import asyncpg
@@ -19,7 +19,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import StorageError
 from postroom.db import Connection, Database, is_serialization
 from postroom.mailbox import expunge, flags, folders, placing, threads, transfer
-from postroom.mailbox.expunge import Removed
+from postroom.mailbox.expunge import MessagesInUse, Removed
 from postroom.mailbox.flags import FlagsNow
 from postroom.mailbox.models import Folder, FolderKey, MailboxRef, SpecialUse
 from postroom.mailbox.queries import MessageQueries
@@ -125,13 +125,17 @@ class Mailboxes:
     async def delete_folder(self, ref: MailboxRef, folder_id: FolderKey) -> None:
         """Remove a folder and, permanently, what is in it.
 
-        Raises `folder_not_found`, `folder_not_empty` when it has children, `invalid_request` when it has a special use.
+        Raises `folder_not_found`, `folder_not_empty` when it has children, `invalid_request` when it has a special use,
+        MessagesInUse when it holds what is still to be sent: then some of the rest may have gone.
         """
 
         async def step(write: MailboxWrite) -> tuple[Removed, bool]:
             folder = await folders.check_deletable(write, folder_id)
             uids = await expunge.first_uids(write, folder_id, CHUNK)
-            removed = await expunge.remove(write, await placing.rows_in_folder(write, folder_id, uids))
+            rows = await placing.rows_in_folder(write, folder_id, uids)
+            if any(row.leaves for row in rows):
+                raise MessagesInUse
+            removed = await expunge.remove(write, rows)
             if len(uids) < CHUNK:
                 await folders.delete_row(write, folder)
             return removed, len(uids) < CHUNK
@@ -270,29 +274,35 @@ class Mailboxes:
         """EXPUNGE, or UID EXPUNGE of `uids`: what is `$deleted` goes, for good with its last placement. The UIDs that
         went, ascending.
 
-        Raises `folder_not_found`.
+        Raises `folder_not_found`; MessagesInUse, at the end, when some stay because they are still to be sent.
         """
-        if uids is None:
-            return await self._expunge_all(ref, folder_id)
         gone: list[int] = []
-        for chunk in _chunks(sorted(set(uids))):
-            removed = await self._write(ref, expunge.expunge, folder_id, chunk)
+        kept = 0
+        async for removed in self._expunge_steps(ref, folder_id, uids):
             await self._drop_bytes(removed)
             gone += removed.uids
+            kept += removed.kept
+        if kept:
+            raise MessagesInUse
         return gone
 
-    async def _expunge_all(self, ref: MailboxRef, folder_id: FolderKey) -> list[int]:
-        async def step(write: MailboxWrite, after: int) -> Removed:
-            uids = await expunge.deleted_uids(write, folder_id, after, CHUNK)
-            return await expunge.remove(write, await placing.rows_in_folder(write, folder_id, uids))
+    async def _expunge_steps(
+        self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int] | None
+    ) -> AsyncIterator[Removed]:
+        if uids is not None:
+            for chunk in _chunks(sorted(set(uids))):
+                yield await self._write(ref, expunge.expunge, folder_id, chunk)
+            return
 
-        gone: list[int] = []
-        while True:
-            removed = await self._write(ref, step, gone[-1] if gone else 0)
-            await self._drop_bytes(removed)
-            gone += removed.uids
-            if len(removed.uids) < CHUNK:
-                return gone
+        async def step(write: MailboxWrite, after: int) -> tuple[Removed, list[int]]:
+            found = await expunge.deleted_uids(write, folder_id, after, CHUNK)
+            return await expunge.expunge(write, folder_id, found), found
+
+        after, more = 0, True
+        while more:
+            removed, found = await self._write(ref, step, after)
+            after, more = found[-1] if found else after, len(found) == CHUNK
+            yield removed
 
     # -- frame ---------------------------------------------------------------------------------------------------------
 

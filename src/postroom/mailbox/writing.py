@@ -56,7 +56,7 @@ class MailboxWrite:
         self,
         kind: ChangeKind,
         *,
-        folder_id: FolderKey,
+        folder_id: FolderKey | None = None,
         uid: int | None = None,
         message: str | None = None,
         folder: str | None = None,

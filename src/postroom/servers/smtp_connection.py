@@ -2,22 +2,19 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final, Generic, Protocol, TypeVar, cast
+from collections.abc import Awaitable
+from typing import Final, Generic, TypeVar, cast
 
-from structlog.typing import FilteringBoundLogger
-
-from postroom.servers.limits import CommandRate, ConnectionCounter, MemoryBudget, normalise_ip
+from postroom.servers.limits import normalise_ip
+from postroom.servers.smtp_context import ConnectionContext
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope, Refusal, SessionInfo
-from postroom.smtp.events import MessageReceived, RecipientProposed, Signal
+from postroom.smtp.events import CredentialsOffered, MessageReceived, RecipientProposed, SenderProposed, Signal
 from postroom.smtp.replies import Reply
-from postroom.smtp.server import ServerConfig, ServerSession
+from postroom.smtp.server import ServerSession
 
+A = TypeVar("A")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 # Input that may wait behind a decision before reading stops, and output that may gather before it is written.
 _BACKLOG: Final = 16 * 1024
@@ -30,60 +27,12 @@ _WRITE_BLOCKED: Final = 4
 _IN_HANDSHAKE: Final = 8
 
 
-class Resolve(Protocol[R_co]):
-    """Decides on a recipient. `address` is all lower case, domain in A-labels, detail (`+tag`) still in it."""
+Question = CredentialsOffered | SenderProposed | RecipientProposed | MessageReceived
+"""An event that a service decides on."""
 
-    async def __call__(self, address: str, session: SessionInfo, /) -> R_co | Refusal: ...
-
-
-class Receive(Protocol[R]):
-    """Takes a complete message. The reply may be a 250 only once the message is committed (A8)."""
-
-    async def __call__(self, envelope: Envelope[R], raw: bytes, /) -> Reply: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerLimits:
-    """Limits of rule A7. Times in seconds, sizes in octets.
-
-    `command_rate` is unproductive commands per address and minute (D21). `resolve_timeout` and `receive_timeout` bound
-    our own decisions; the second stays under the ten minutes a client waits after the final dot (RFC 5321 §4.5.3.2.6).
-    `lead_timeout` is how long the others wait for one connection when the memory budget is used up; `linger` is how
-    long a closed connection's last reply has to arrive.
-    """
-
-    max_connections: int = 100
-    max_connections_per_ip: int = 50
-    command_rate: int = 100
-    command_timeout: float = 300
-    data_timeout: float = 600
-    handshake_timeout: float = 30
-    resolve_timeout: float = 30
-    receive_timeout: float = 540
-    lead_timeout: float = 60
-    linger: float = 3
-    memory_budget: int = 256 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class ConnectionContext(Generic[R]):
-    """What the connections of one listener share."""
-
-    config: ServerConfig
-    limits: ListenerLimits
-    resolve: Resolve[R]
-    receive: Receive[R]
-    ssl_context: ssl.SSLContext | None
-    counter: ConnectionCounter
-    rate: CommandRate
-    budget: MemoryBudget
-    now: Callable[[], datetime]
-    new_id: Callable[[], str]
-    log: FilteringBoundLogger
-    connections: set["SmtpConnection[R]"] = field(default_factory=set)
-    empty: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while there is no connection, once there has been one."""
-    draining: bool = False
+_OF_EVERY_MESSAGE: Final = (RecipientProposed, MessageReceived)
+_REFUSALS: Final = (Refusal, Reply)
+_NOT_ADMITTED: Final = Reply(554, "5.7.1", "You may not connect here")
 
 
 class SmtpConnection(asyncio.Protocol, Generic[R]):
@@ -96,7 +45,8 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
     def __init__(self, context: ConnectionContext[R]) -> None:
         self.held = 0  # the memory budget's
         self._context = context
-        self._session = ServerSession(context.config)
+        # Made when it is known who the peer is.
+        self._session: ServerSession = cast(ServerSession, None)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._log = context.log
@@ -108,6 +58,7 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
         self._closing = False
         self._overdue = False
         self._eof = False
+        self._auth_failures = 0
         # What came under TLS before this side learned that the handshake was done; `None` outside a handshake.
         self._early: bytes | None = None
         self._deadline = 0.0
@@ -131,12 +82,19 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
             refusal = replies.TOO_MANY_CONNECTIONS
         elif context.counter.is_full_for(self._peer_ip):
             refusal = replies.TOO_MANY_FROM_ADDRESS
+        elif not context.admits(self._peer_ip):
+            refusal = _NOT_ADMITTED
         if refusal is not None:
             self._closing = True
             self._log.info("smtp_connection_refused", code=refusal.code)
             self._transport.write(refusal.wire)
             self._transport.close()
             return
+        self._session = ServerSession(
+            context.config,
+            encrypted=context.implicit_tls,
+            auth_in_clear=context.sign_in is not None and context.auth_in_clear(self._peer_ip),
+        )
         context.counter.add(self._peer_ip)
         context.connections.add(self)
         context.empty.clear()
@@ -200,34 +158,45 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
             self._task = self._loop.create_task(self._decide(event))
             self._account()
 
-    def _advance(self) -> RecipientProposed | MessageReceived | None:
+    def _advance(self) -> Question | None:
         """Handle commands up to the next one that needs a decision, which is returned."""
-        session = self._session
+        session, context = self._session, self._context
         while not self._pauses & _WRITE_BLOCKED:
             event = session.next_event()
             if event is None:
                 break
             if event is Signal.UNPRODUCTIVE:
-                if self._context.rate.exceeded(self._peer_ip):
+                # Who has signed in is known, and has limits of their own (A7).
+                if session.account is None and context.rate.exceeded(self._peer_ip):
                     session.close(replies.TOO_MANY_COMMANDS)
             elif event is Signal.TLS_REQUESTED:
                 self._begin_tls()
             elif event is Signal.CLOSED:
                 self._close()
                 break
+            elif isinstance(event, _OF_EVERY_MESSAGE):
+                return event
+            elif isinstance(event, SenderProposed) and context.check_sender is None:
+                session.accept_sender()
+            elif isinstance(event, CredentialsOffered) and context.sign_in is None:
+                session.reject_credentials(replies.AUTH_UNAVAILABLE)
             else:
                 return event
             if session.output_size > _OUTPUT:
                 self._flush()
         return None
 
-    async def _decide(self, event: RecipientProposed | MessageReceived | None) -> None:
+    async def _decide(self, event: Question | None) -> None:
         task = self._task
         while event is not None and not self._closing:
             if isinstance(event, RecipientProposed):
                 await self._resolve(event)
-            else:
+            elif isinstance(event, MessageReceived):
                 await self._receive(event)
+            elif isinstance(event, SenderProposed):
+                await self._check_sender(event)
+            else:
+                await self._sign_in(event)
             if self._session.is_idle and self._context.draining:
                 break
             event = self._advance()
@@ -239,32 +208,71 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
         else:
             self._settle()
 
-    async def _resolve(self, event: RecipientProposed) -> None:
-        session = self._session
-        self._expect_by(self._context.limits.resolve_timeout)
-        info = SessionInfo(
-            self._connection_id, self._peer_ip, session.helo, session.encrypted, str(session.sender or "")
-        )
-        answer: R | Refusal
+    async def _asked(self, answer: Awaitable[A], about: str, seconds: float) -> A | Reply:
+        """A service's answer; a temporary reply when it fails or takes too long (J1)."""
+        self._expect_by(seconds)
         try:
-            answer = await self._context.resolve(event.address.key, info)
+            return await answer
         except asyncio.CancelledError:
-            answer = Refusal(self._reply_to_cancelling("smtp_resolve_timeout"))
+            return self._reply_to_cancelling(f"smtp_{about}_timeout")
         except Exception:  # noqa: BLE001  a fault of ours is never a 5xx (J1); the cause is in the log
-            self._log.exception("smtp_resolve_failed")
-            answer = Refusal(replies.LOCAL_ERROR)
+            self._log.exception(f"smtp_{about}_failed")
+            return replies.LOCAL_ERROR
+
+    def _info(self, mail_from: str) -> SessionInfo:
+        session = self._session
+        return SessionInfo(
+            self._connection_id, self._peer_ip, session.helo, session.encrypted, mail_from, session.account
+        )
+
+    async def _sign_in(self, event: CredentialsOffered) -> None:
+        session, context = self._session, self._context
+        assert context.sign_in is not None
+        asked = context.sign_in(event.credentials, self._info(""))
+        answer = await self._asked(asked, "sign_in", context.limits.resolve_timeout)
         if session.is_closed:
             return
-        if isinstance(answer, Refusal):
-            self._log.info("smtp_recipient_refused", code=answer.reply.code, enhanced=answer.reply.enhanced)
-            session.reject_recipient(answer.reply)
+        if not isinstance(answer, _REFUSALS):
+            session.accept_credentials(answer)
+            return
+        # Our own faults look like any other that waiting helps (A4).
+        reply = answer.reply if isinstance(answer, Refusal) else replies.AUTH_UNAVAILABLE
+        self._auth_failures += 1
+        self._log.info("smtp_login_failed", code=reply.code, mechanism=event.credentials.mechanism)
+        session.reject_credentials(reply)
+        if self._auth_failures >= context.limits.auth_failures:
+            session.close(replies.TOO_MANY_FAILURES)
+
+    async def _check_sender(self, event: SenderProposed) -> None:
+        session, context = self._session, self._context
+        assert context.check_sender is not None
+        address = "" if event.sender is None else event.sender.key
+        asked = context.check_sender(address, self._info(address))
+        answer = await self._asked(asked, "sender", context.limits.resolve_timeout)
+        if session.is_closed:
+            return
+        if answer is None:
+            session.accept_sender()
+            return
+        reply = answer.reply if isinstance(answer, Refusal) else answer
+        self._log.info("smtp_sender_refused", code=reply.code, enhanced=reply.enhanced)
+        session.reject_sender(reply)
+
+    async def _resolve(self, event: RecipientProposed) -> None:
+        session, context = self._session, self._context
+        asked = context.resolve(event.address.key, self._info(str(session.sender or "")))
+        answer = await self._asked(asked, "resolve", context.limits.resolve_timeout)
+        if session.is_closed:
+            return
+        if isinstance(answer, _REFUSALS):
+            reply = answer.reply if isinstance(answer, Refusal) else answer
+            self._log.info("smtp_recipient_refused", code=reply.code, enhanced=reply.enhanced)
+            session.reject_recipient(reply)
         else:
             session.accept_recipient(answer)
 
     async def _receive(self, event: MessageReceived) -> None:
-        session = self._session
-        context = self._context
-        self._expect_by(context.limits.receive_timeout)
+        session, context = self._session, self._context
         started = self._loop.time()
         envelope = Envelope(
             connection_id=self._connection_id,
@@ -279,26 +287,30 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
             body_8bit=event.parameters.body_8bit,
             declared_size=event.parameters.size,
             received_at=context.now(),
+            parameters=event.parameters,
+            recipient_parameters=event.recipient_parameters,
+            account=session.account,
+            lmtp=context.lmtp,
         )
-        try:
-            reply = await context.receive(envelope, event.data)
-        except asyncio.CancelledError:
-            reply = self._reply_to_cancelling("smtp_receive_timeout")
-        except Exception:  # noqa: BLE001  as above
-            self._log.exception("smtp_receive_failed")
-            reply = replies.LOCAL_ERROR
+        asked = context.receive(envelope, event.data)
+        answer = await self._asked(asked, "receive", context.limits.receive_timeout)
+        replied = (answer,) if isinstance(answer, Reply) else tuple(answer)
         # Who accepts a message logs it, with its id; here it is of interest when it was not, or when looking closely.
-        note = self._log.info if reply.is_failure else self._log.debug
+        failed = [reply for reply in replied if reply.is_failure]
+        note = self._log.info if failed else self._log.debug
         note(
             "smtp_message",
-            code=reply.code,
+            code=(failed or replied)[0].code,
             recipient_count=len(envelope.recipients),
             size_bytes=len(event.data),
             duration_ms=round((self._loop.time() - started) * 1000, 1),
         )
         if session.is_closed:
             return
-        session.finish_message(reply)
+        if isinstance(answer, Reply):
+            session.finish_message(answer)
+        else:
+            session.finish_recipients(replied)
         self._flush()
 
     def _reply_to_cancelling(self, event: str) -> Reply:

@@ -1,4 +1,4 @@
-"""Message data after DATA (RFC 5321 §4.1.1.4, §4.5.2): end of data, dot-unstuffing, size, smuggling.
+"""Message data: after DATA (RFC 5321 §4.1.1.4, §4.5.2) end of data, dot-unstuffing, size, smuggling; BDAT chunks.
 
 Only `CRLF . CRLF` ends the data, and a CR or LF that is not part of a CRLF is refused (RFC 5321 §2.3.8, rule A2): a
 peer that sees another end of data than we do could otherwise smuggle a second message past its own checks.
@@ -7,6 +7,7 @@ The work is done chunk by chunk as the bytes come in, with whole-buffer operatio
 event loop nothing at its end.
 """
 
+import re
 from io import BytesIO
 from typing import Final
 
@@ -15,6 +16,8 @@ _END: Final = b"\r\n.\r\n"
 _PARTIAL_ENDS: Final = (b"\r\n.\r", b"\r\n.", b"\r\n", b"\r")
 # The data begins as if after a CRLF (the one of the DATA line), so a first line of "." is an end too.
 _VIRTUAL_START: Final = b"\r\n"
+
+_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
 # Received lines are looked for in this much of the header block; relays put theirs on top.
 HEADER_SCAN: Final = 256 * 1024
@@ -90,6 +93,93 @@ class DataReceiver:
     def take(self) -> bytes:
         """The message, once `feed` has returned its end."""
         return self._sink.getvalue()
+
+
+class ChunkReceiver:
+    """Collects one message out of BDAT chunks (RFC 3030 §2), for whose octets nothing is special.
+
+    `limit` is the largest size kept, in octets. A chunk that is not wanted is passed over.
+    """
+
+    __slots__ = ("_left", "_limit", "_sink", "_wanted", "is_last", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sink = BytesIO()
+        self._left = 0
+        self._wanted = True
+        self.size = 0
+        self.is_last = False
+
+    @property
+    def is_oversize(self) -> bool:
+        """Whether the chunks so far, with the one that is coming in, pass the limit."""
+        return self.size > self._limit
+
+    @property
+    def held(self) -> int:
+        """Octets held in memory."""
+        return self._sink.tell()
+
+    def begin(self, size: int, *, last: bool, wanted: bool) -> None:
+        """A chunk of `size` octets follows. Over the limit, what was collected is dropped."""
+        self.size += size
+        self.is_last = last
+        self._left = size
+        self._wanted = wanted and not self.is_oversize
+        if not self._wanted:
+            self._sink = BytesIO()
+
+    def feed(self, chunk: bytes) -> bytes | None:
+        """Take the next bytes. Returns what follows the chunk, or `None` while there is more of it to come."""
+        ours = chunk if len(chunk) <= self._left else chunk[: self._left]
+        if self._wanted:
+            self._sink.write(ours)
+        self._left -= len(ours)
+        return None if self._left else chunk[len(ours) :]
+
+    def take(self) -> bytes:
+        """The message, once its last chunk is complete."""
+        return self._sink.getvalue()
+
+
+class DotStuffer:
+    """Makes message data fit to follow DATA, piece by piece (RFC 5321 §4.5.2): dots doubled, lines ended by CRLF.
+
+    A CR or LF on its own must not be sent (RFC 5321 §2.3.8), since a receiver that takes it for a line end would see
+    another end of data than we do; it becomes CRLF here. What was signed should hold none to begin with.
+    """
+
+    __slots__ = ("_at_line_start", "_pending_cr")
+
+    def __init__(self) -> None:
+        self._at_line_start = True
+        self._pending_cr = False
+
+    def feed(self, piece: bytes) -> bytes:
+        """The next octets to send."""
+        if self._pending_cr:
+            piece = b"\r" + piece
+        self._pending_cr = piece.endswith(b"\r")
+        if self._pending_cr:
+            piece = piece[:-1]
+        if not piece:
+            return b""
+        pairs = piece.count(b"\r\n")
+        if piece.count(b"\n") != pairs or piece.count(b"\r") != pairs:
+            piece = _LINE_END.sub(b"\r\n", piece)
+        stuffed = piece.replace(b"\r\n.", b"\r\n..")
+        if self._at_line_start and stuffed.startswith(b"."):
+            stuffed = b"." + stuffed
+        self._at_line_start = piece.endswith(b"\r\n")
+        return stuffed
+
+    def end(self) -> bytes:
+        """What closes the data: the final dot, with the line end before it if the message lacks one."""
+        unfinished = self._pending_cr or not self._at_line_start
+        self._pending_cr = False
+        self._at_line_start = True
+        return b"\r\n.\r\n" if unfinished else b".\r\n"
 
 
 def count_received(message: bytes) -> int:

@@ -65,10 +65,15 @@ def _render(code: int, prefix: str, lines: list[str]) -> bytes:
 # 2xx and 3xx
 READY_FOR_TLS: Final = Reply(220, "2.0.0", "Ready to start TLS")
 BYE: Final = Reply(221, "2.0.0", "Bye")
+AUTHENTICATED: Final = Reply(235, "2.7.0", "Authentication successful")
 OK: Final = Reply(250, "2.0.0", "Ok")
+CHUNK_OK: Final = Reply(250, "2.0.0", "Chunk ok")
 SENDER_OK: Final = Reply(250, "2.1.0", "Sender ok")
 RECIPIENT_OK: Final = Reply(250, "2.1.5", "Recipient ok")
 CANNOT_VERIFY: Final = Reply(252, "2.5.2", "Cannot verify the user, send some mail and try")
+EMPTY_CHALLENGE: Final = Reply(334, None, "")
+ASK_USERNAME: Final = Reply(334, None, "VXNlcm5hbWU6")
+ASK_PASSWORD: Final = Reply(334, None, "UGFzc3dvcmQ6")
 START_DATA: Final = Reply(354, None, "End data with <CR><LF>.<CR><LF>")
 
 # 421: always followed by the end of the connection
@@ -78,10 +83,12 @@ SHUTTING_DOWN: Final = Reply(421, "4.3.2", "Service shutting down, try again lat
 COMMAND_TIMEOUT: Final = Reply(421, "4.4.2", "Timeout waiting for command")
 DATA_TIMEOUT: Final = Reply(421, "4.4.2", "Timeout waiting for data")
 TOO_MANY_COMMANDS: Final = Reply(421, "4.7.0", "Too many commands, slow down")
+TOO_MANY_FAILURES: Final = Reply(421, "4.7.0", "Too many failed logins")
 
 # other temporary refusals
 LOCAL_ERROR: Final = Reply(451, "4.3.0", "Temporary local problem, try again later")
 TOO_MANY_RECIPIENTS: Final = Reply(452, "4.5.3", "Too many recipients")
+AUTH_UNAVAILABLE: Final = Reply(454, "4.7.0", "Temporary authentication failure")
 TLS_UNAVAILABLE: Final = Reply(454, "4.7.0", "TLS temporarily unavailable")
 
 # syntax
@@ -93,18 +100,35 @@ SYNTAX_SENDER: Final = Reply(501, "5.5.4", "Syntax: MAIL FROM:<address>")
 SYNTAX_RECIPIENT: Final = Reply(501, "5.5.4", "Syntax: RCPT TO:<address>")
 SYNTAX_ADDRESS: Final = Reply(501, "5.5.4", "Address syntax error")
 SYNTAX_PARAMETERS: Final = Reply(501, "5.5.4", "Parameter syntax error")
+SYNTAX_AUTH: Final = Reply(501, "5.5.4", "Syntax: AUTH mechanism")
+SYNTAX_CHUNK: Final = Reply(501, "5.5.4", "Syntax: BDAT size [LAST]")
+BAD_BASE64: Final = Reply(501, "5.5.4", "Invalid base64 data")
+MALFORMED_RESPONSE: Final = Reply(501, "5.5.4", "Malformed authentication response")
+AUTH_CANCELLED: Final = Reply(501, "5.5.4", "Authentication cancelled")
 NO_PARAMETERS: Final = Reply(501, "5.5.4", "No parameters allowed")
 NOT_IMPLEMENTED: Final = Reply(502, "5.5.1", "Command not implemented")
 TLS_OFF: Final = Reply(502, "5.5.1", "TLS not available")
 
 # sequence
 SEND_HELO: Final = Reply(503, "5.5.1", "Send HELO/EHLO first")
+SEND_LHLO: Final = Reply(503, "5.5.1", "Send LHLO first")
 SENDER_SPECIFIED: Final = Reply(503, "5.5.1", "Sender already specified")
 NEED_MAIL: Final = Reply(503, "5.5.1", "Need MAIL FROM before RCPT TO")
 NEED_RCPT: Final = Reply(503, "5.5.1", "Need RCPT TO before DATA")
+NEED_BDAT: Final = Reply(503, "5.5.1", "Binary data and chunks need BDAT")
+CHUNKS_BEGUN: Final = Reply(503, "5.5.1", "Message data has begun")
 TLS_ACTIVE: Final = Reply(503, "5.5.1", "TLS already active")
+ALREADY_AUTHENTICATED: Final = Reply(503, "5.5.1", "Already authenticated")
+AUTH_IN_TRANSACTION: Final = Reply(503, "5.5.1", "AUTH not permitted during a mail transaction")
+
+# authentication
+UNKNOWN_MECHANISM: Final = Reply(504, "5.5.4", "Unknown authentication mechanism")
+AUTH_REQUIRED: Final = Reply(530, "5.7.0", "Authentication required")
+AUTH_FAILED: Final = Reply(535, "5.7.8", "Authentication credentials invalid")
+AUTH_NEEDS_TLS: Final = Reply(538, "5.7.11", "Encryption required for authentication")
 
 # permanent refusals
+REQUIRETLS_UNAVAILABLE: Final = Reply(550, "5.7.30", "REQUIRETLS not available")
 TOO_LARGE: Final = Reply(552, "5.3.4", "Message size exceeds the limit")
 MAIL_LOOP: Final = Reply(554, "5.4.6", "Too many hops, mail loop")
 PIPELINING_VIOLATED: Final = Reply(554, "5.5.1", "Pipelining violated")

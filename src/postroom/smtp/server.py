@@ -12,21 +12,32 @@ input that comes meanwhile waits in order. Everything the session holds is in `h
 reading.
 """
 
-import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from postroom.smtp import replies
 from postroom.smtp.address import Address, AddressSyntaxError, parse_path
-from postroom.smtp.data import BareLineEndingError, DataReceiver, count_received
-from postroom.smtp.events import Event, MessageReceived, RecipientProposed, Signal
+from postroom.smtp.authenticating import AuthenticatingChannel
+from postroom.smtp.channel import COMMAND_LINE_LIMIT, SessionStateError, Waiting
+from postroom.smtp.chunks import read_bdat
+from postroom.smtp.config import ServerConfig, ehlo_lines
+from postroom.smtp.data import BareLineEndingError, ChunkReceiver, DataReceiver, count_received
+from postroom.smtp.events import Event, MessageReceived, RecipientProposed, SenderProposed, Signal
 from postroom.smtp.machine import COMMANDS, Profile, State, Step, verbs
-from postroom.smtp.params import MailParameters, ParameterError, check_rcpt_parameters, mail_parameters
+from postroom.smtp.params import (
+    NO_MAIL_PARAMETERS,
+    NO_RCPT_PARAMETERS,
+    Body,
+    MailParameters,
+    ParameterError,
+    RcptParameters,
+    mail_parameters,
+    rcpt_parameters,
+)
 from postroom.smtp.replies import Reply
 
-# RFC 5321 §4.5.3.1.4, CRLF included.
-COMMAND_LINE_LIMIT: Final = 512
+__all__ = ["COMMAND_LINE_LIMIT", "ServerConfig", "ServerSession", "SessionStateError"]
+
 # RFC 5321 §6.3 asks for at least 100 before assuming a loop; rule A6 says 50.
 MAX_RECEIVED: Final = 50
 # A message over the size limit is read to its end so that the client sees the reply, but not without end.
@@ -37,64 +48,51 @@ _MAX_HELO: Final = 255
 _SPACE: Final = b" \t"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """How a listener's sessions behave. `max_message_size` is in octets; `tls_available` whether STARTTLS can be had.
+class ServerSession(AuthenticatingChannel):
+    """One connection's protocol state. Never raises on what the client sends.
 
-    `postmaster_domain` is what `<postmaster>` without a domain belongs to (D28), by default `hostname`.
+    `encrypted`: the connection began with TLS. `auth_in_clear`: this client may use AUTH without TLS (D1). The client
+    of an LMTP listener is one that the driver lets in; here it is taken as it comes.
     """
 
-    hostname: str
-    profile: Profile = Profile.MX
-    banner: str = "ESMTP Postroom"
-    max_message_size: int = 26_214_400
-    max_recipients: int = 100
-    tls_available: bool = False
-    advertise_extensions: bool = True
-    advertise_size: bool = True
-    helo_required: bool = True
-    postmaster_domain: str | None = None
+    __slots__ = (
+        "_chunk_reply",
+        "_chunks",
+        "_closed_reported",
+        "_commands",
+        "_esmtp",
+        "_helo",
+        "_is_lmtp",
+        "_message_size",
+        "_parameters",
+        "_proposed",
+        "_proposed_parameters",
+        "_receiver",
+        "_recipient_parameters",
+        "_recipients",
+        "_sender",
+        "_state",
+        "_surplus",
+    )
 
-
-class _Waiting(enum.Enum):
-    """What the session waits for before it looks at further input."""
-
-    FOR_INPUT = enum.auto()
-    FOR_RECIPIENT = enum.auto()
-    FOR_MESSAGE = enum.auto()
-    FOR_TLS_ANSWER = enum.auto()
-    FOR_HANDSHAKE = enum.auto()
-    CLOSED = enum.auto()
-
-
-class SessionStateError(RuntimeError):
-    """The driver gave an answer that nothing asked for."""
-
-
-class ServerSession:
-    """One connection's protocol state. Never raises on what the client sends."""
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._config = config
+    def __init__(self, config: ServerConfig, *, encrypted: bool = False, auth_in_clear: bool = False) -> None:
+        super().__init__(config, encrypted=encrypted, auth_in_clear=auth_in_clear)
         self._commands = _COMPILED[config.profile]
+        self._is_lmtp = config.profile is Profile.LMTP
         self._state = State.CONNECTED
-        self._waiting = _Waiting.FOR_INPUT
-        self._input = b""
-        self._position = 0
-        self._discarding_line = False
-        self._output: list[bytes] = []
-        self._output_size = 0
-        self._unproductive = False
         self._closed_reported = False
-        self._encrypted = False
         self._helo = ""
         self._esmtp = False
-        self._receiver: DataReceiver | None = None
+        self._receiver: DataReceiver | ChunkReceiver | None = None
+        self._chunks: ChunkReceiver | None = None
+        self._chunk_reply = replies.CHUNK_OK
         self._message_size = 0
         self._proposed: Address | None = None
+        self._proposed_parameters = NO_RCPT_PARAMETERS
         self._sender: Address | None = None
-        self._parameters = MailParameters()
+        self._parameters = NO_MAIL_PARAMETERS
         self._recipients: list[tuple[Address, object]] = []
+        self._recipient_parameters: list[RcptParameters] = []
         self._surplus = 0
         self._say(replies.banner(config.hostname, config.banner))
 
@@ -102,7 +100,7 @@ class ServerSession:
 
     @property
     def state(self) -> State:
-        """Where the session stands; `RCPT` while data comes in."""
+        """Where the session stands; `RCPT` while data comes in after DATA."""
         return self._state
 
     @property
@@ -116,67 +114,35 @@ class ServerSession:
         return self._esmtp
 
     @property
-    def encrypted(self) -> bool:
-        """Whether TLS is active."""
-        return self._encrypted
-
-    @property
     def sender(self) -> Address | None:
         """The reverse-path of the transaction; `None` for the null sender, or when there is no transaction."""
         return self._sender
 
     @property
+    def parameters(self) -> MailParameters:
+        """What MAIL of the transaction declared."""
+        return self._parameters
+
+    @property
     def in_data(self) -> bool:
-        """Whether message data is being received."""
-        return self._receiver is not None
+        """Whether message data is being received; between the chunks of a message, too."""
+        return self._receiver is not None or self._chunks is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether the session waits for the client's next command."""
-        return self._waiting is _Waiting.FOR_INPUT and self._receiver is None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the session is over."""
-        return self._waiting is _Waiting.CLOSED
+        """Whether the session waits for the client's next command, and has no part of a message."""
+        return self._waiting is Waiting.FOR_INPUT and self._receiver is None and self._chunks is None
 
     @property
     def held(self) -> int:
         """Octets held: unread input, and the message being received or decided about."""
-        collected = self._receiver.held if self._receiver is not None else self._message_size
+        receiver = self._receiver
+        if receiver is None:
+            receiver = self._chunks
+        collected = receiver.held if receiver is not None else self._message_size
         return len(self._input) - self._position + collected
 
-    @property
-    def backlog(self) -> int:
-        """Octets of unread input."""
-        return len(self._input) - self._position
-
-    @property
-    def output_size(self) -> int:
-        """Octets waiting for `take_output`."""
-        return self._output_size
-
-    # -- bytes
-
-    def receive(self, data: bytes) -> None:
-        """Take bytes from the client."""
-        if self._waiting is _Waiting.CLOSED:
-            return
-        if self._position == len(self._input):
-            self._input = data
-        else:
-            self._input = self._input[self._position :] + data
-        self._position = 0
-        if self._waiting in (_Waiting.FOR_TLS_ANSWER, _Waiting.FOR_HANDSHAKE):
-            # Plain text behind STARTTLS would be taken as if it had come under TLS (A5, CVE-2011-0411).
-            self.close(replies.PIPELINING_VIOLATED)
-
-    def take_output(self) -> bytes:
-        """The bytes to send, which are thereby forgotten here."""
-        output = self._output[0] if len(self._output) == 1 else b"".join(self._output)
-        self._output.clear()
-        self._output_size = 0
-        return output
+    # -- events
 
     def next_event(self) -> Event | None:
         """Go on with the input up to the next event; `None` when more input, or an answer, is needed first."""
@@ -184,8 +150,8 @@ class ServerSession:
             if self._unproductive:
                 self._unproductive = False
                 return Signal.UNPRODUCTIVE
-            if self._waiting is not _Waiting.FOR_INPUT:
-                if self._waiting is _Waiting.CLOSED and not self._closed_reported:
+            if self._waiting is not Waiting.FOR_INPUT:
+                if self._waiting is Waiting.CLOSED and not self._closed_reported:
                     self._closed_reported = True
                     return Signal.CLOSED
                 return None
@@ -205,109 +171,105 @@ class ServerSession:
 
     # -- answers of the driver
 
+    def accept_sender(self) -> None:
+        """Answer `SenderProposed`: the transaction begins."""
+        self._expect(Waiting.FOR_SENDER)
+        self._state = State.MAIL
+        self._say(replies.SENDER_OK)
+
+    def reject_sender(self, reply: Reply) -> None:
+        """Answer `SenderProposed`: there is no transaction. A 421 ends the session."""
+        self._expect(Waiting.FOR_SENDER)
+        self._end_transaction()
+        self._decline(reply)
+
     def accept_recipient(self, value: object) -> None:
         """Answer `RecipientProposed`: the recipient is taken; `value` comes back in `MessageReceived`."""
-        self._expect(_Waiting.FOR_RECIPIENT)
+        self._expect(Waiting.FOR_RECIPIENT)
         if self._proposed is not None:
             self._recipients.append((self._proposed, value))
+            if self._config.dsn:
+                self._recipient_parameters.append(self._proposed_parameters)
         self._proposed = None
         self._state = State.RCPT
         self._say(replies.RECIPIENT_OK)
 
     def reject_recipient(self, reply: Reply) -> None:
         """Answer `RecipientProposed`: the recipient is refused; earlier ones stay. A 421 ends the session."""
-        self._expect(_Waiting.FOR_RECIPIENT)
+        self._expect(Waiting.FOR_RECIPIENT)
         self._proposed = None
         self._decline(reply)
 
     def finish_message(self, reply: Reply) -> None:
-        """Answer `MessageReceived` with the final reply; the transaction is over. A 421 ends the session."""
-        self._expect(_Waiting.FOR_MESSAGE)
+        """Answer `MessageReceived` with the final reply; the transaction is over. A 421 ends the session.
+
+        Over LMTP the reply is given once for each recipient.
+        """
+        self._expect(Waiting.FOR_MESSAGE)
+        self._finish(reply)
+
+    def finish_recipients(self, answers: Sequence[Reply]) -> None:
+        """Answer `MessageReceived` over LMTP: one reply for each accepted recipient, in order (RFC 2033 §4.2).
+
+        Raises `ValueError` for another number of replies, `SessionStateError` on another profile.
+        """
+        if not self._is_lmtp:
+            raise SessionStateError("only LMTP answers for each recipient")
+        if len(answers) != len(self._recipients):
+            raise ValueError("one reply for each recipient")
+        self._expect(Waiting.FOR_MESSAGE)
+        self._answer_recipients(answers)
+
+    def _finish(self, reply: Reply) -> None:
+        """End the transaction after its final dot or last chunk."""
+        if self._is_lmtp:
+            self._answer_recipients([reply] * len(self._recipients))
+            return
         self._end_transaction()
         if reply.is_failure:
             self._decline(reply)
         else:
             self._say(reply)
 
+    def _answer_recipients(self, answers: Sequence[Reply]) -> None:
+        self._end_transaction()
+        for reply in answers:
+            self._say(reply)
+        self._unproductive = all(reply.is_permanent for reply in answers)
+        if any(reply.code == 421 for reply in answers):
+            self._shut()
+
     def start_tls(self) -> None:
         """Answer `TLS_REQUESTED`: the output now says 220. Call `tls_started` once the handshake is done."""
-        self._expect(_Waiting.FOR_TLS_ANSWER)
-        self._waiting = _Waiting.FOR_HANDSHAKE
+        self._expect(Waiting.FOR_TLS_ANSWER)
+        self._waiting = Waiting.FOR_HANDSHAKE
         self._say(replies.READY_FOR_TLS)
 
     def refuse_tls(self, reply: Reply = replies.TLS_UNAVAILABLE) -> None:
         """Answer `TLS_REQUESTED`: go on in clear text."""
-        self._expect(_Waiting.FOR_TLS_ANSWER)
+        self._expect(Waiting.FOR_TLS_ANSWER)
         self._decline(reply)
 
     def tls_started(self) -> None:
         """The handshake is done: everything learned in clear text is forgotten (RFC 3207 §4.2)."""
-        self._expect(_Waiting.FOR_HANDSHAKE)
+        self._expect(Waiting.FOR_HANDSHAKE)
         self._encrypted = True
+        self._forget_account()
         self._helo = ""
         self._esmtp = False
         self._end_transaction()
         self._state = State.CONNECTED
 
-    def close(self, reply: Reply) -> None:
-        """End the session with `reply`, at any time; what was being received or decided is dropped."""
-        if self._waiting is _Waiting.CLOSED:
-            return
-        self._waiting = _Waiting.CLOSED
+    def _drop(self) -> None:
+        super()._drop()
         self._receiver = None
-        self._input, self._position = b"", 0
         self._end_transaction()
-        self._say(reply)
-
-    def _expect(self, waiting: _Waiting) -> None:
-        if self._waiting is not waiting:
-            raise SessionStateError(f"not waiting {waiting.name.lower().replace('_', ' ')}")
-        self._waiting = _Waiting.FOR_INPUT
-
-    # -- output
-
-    def _say(self, reply: Reply) -> None:
-        wire = reply.wire if self._config.advertise_extensions else reply.bare
-        self._output.append(wire)
-        self._output_size += len(wire)
-
-    def _decline(self, reply: Reply) -> None:
-        """Say a refusal; one for good counts as unproductive, a temporary one may be our own fault."""
-        if reply.code == 421:
-            self.close(reply)
-            return
-        self._say(reply)
-        self._unproductive = reply.is_permanent
 
     # -- input
 
-    def _next_line(self) -> bytes | None:
-        """The next command line without its CRLF, or `None`. Answers lines that are none."""
-        if self._discarding_line:
-            end = self._input.find(b"\r\n", self._position)
-            if end < 0:
-                # Only a CR may be of use when the rest of the line comes.
-                self._position = len(self._input) - self._input.endswith(b"\r", self._position)
-                return None
-            self._position = end + 2
-            self._discarding_line = False
-            self._decline(replies.LINE_TOO_LONG)
-            return None
-        start = self._position
-        end = self._input.find(b"\n", start, start + COMMAND_LINE_LIMIT)
-        if end < 0:
-            if len(self._input) - start >= COMMAND_LINE_LIMIT:
-                self._discarding_line = True
-                return self._next_line()
-            return None
-        if end == start or self._input[end - 1] != 0x0D:
-            # Taking a bare LF for a line end, or skipping over it, both let a command hide inside another.
-            self.close(replies.BARE_LINE_FEED)
-            return None
-        self._position = end + 1
-        return self._input[start : end - 1]
-
     def _dispatch(self, line: bytes) -> Event | None:
+        if self._exchange is not None:
+            return self._go_on_authenticating(line)
         verb, _, argument = line.partition(b" ")
         row = self._commands.get(verb.upper())
         if row is None:
@@ -322,7 +284,7 @@ class ServerSession:
             return None
         return cell(self, argument.strip(_SPACE))
 
-    def _continue_data(self, receiver: DataReceiver) -> Event | None:
+    def _continue_data(self, receiver: DataReceiver | ChunkReceiver) -> Event | None:
         chunk = self._input[self._position :] if self._position else self._input
         self._input, self._position = b"", 0
         try:
@@ -337,24 +299,48 @@ class ServerSession:
             return None
         self._input = rest
         self._receiver = None
+        if isinstance(receiver, ChunkReceiver):
+            return self._end_chunk(receiver)
         if receiver.is_oversize:
-            self._end_transaction()
-            self._decline(replies.TOO_LARGE)
+            self._finish(replies.TOO_LARGE)
             return None
-        data = receiver.take()
+        return self._complete(receiver.take())
+
+    def _end_chunk(self, receiver: ChunkReceiver) -> Event | None:
+        if receiver is not self._chunks:
+            # It was refused before it came; nothing of it was kept.
+            self._decline(self._chunk_reply)
+        elif receiver.is_oversize:
+            # RFC 3030 §2: a refused chunk fails the message, and what is left of it is passed over.
+            if receiver.is_last:
+                self._finish(replies.TOO_LARGE)
+            else:
+                self._end_transaction()
+                self._decline(replies.TOO_LARGE)
+        elif receiver.is_last:
+            self._chunks = None
+            return self._complete(receiver.take())
+        else:
+            self._say(replies.CHUNK_OK)
+        return None
+
+    def _complete(self, data: bytes) -> Event | None:
         if count_received(data) > MAX_RECEIVED:
-            self._end_transaction()
-            self._decline(replies.MAIL_LOOP)
+            self._finish(replies.MAIL_LOOP)
             return None
         self._message_size = len(data)
-        self._waiting = _Waiting.FOR_MESSAGE
-        return MessageReceived(self._sender, self._parameters, tuple(self._recipients), data)
+        self._waiting = Waiting.FOR_MESSAGE
+        return MessageReceived(
+            self._sender, self._parameters, tuple(self._recipients), data, tuple(self._recipient_parameters)
+        )
 
     def _end_transaction(self) -> None:
         self._sender = None
-        self._parameters = MailParameters()
+        self._parameters = NO_MAIL_PARAMETERS
         self._recipients.clear()
+        self._recipient_parameters.clear()
         self._proposed = None
+        self._chunks = None
         self._message_size = 0
         if self._state is not State.CONNECTED:
             self._state = State.GREETED
@@ -379,42 +365,49 @@ class ServerSession:
 
     def _on_ehlo(self, argument: bytes) -> None:
         if self._helo_command(argument, esmtp=True):
+            lines = ehlo_lines(self._config, encrypted=self._encrypted, auth_offered=self._offers_auth)
             # RFC 2034 §3: no enhanced code in the answer to EHLO.
-            self._say(Reply(250, None, "\n".join([self._config.hostname, *self._extensions()])))
+            self._say(Reply(250, None, "\n".join([self._config.hostname, *lines])))
 
-    def _extensions(self) -> list[str]:
+    def _on_auth(self, argument: bytes) -> Event | None:
+        if self._state is State.CONNECTED:
+            self._decline(replies.SEND_HELO)  # even where MAIL does not ask for a greeting (A2)
+            return None
+        return self._begin_authentication(argument)
+
+    def _on_mail(self, argument: bytes) -> Event | None:
+        refusal = replies.AUTH_REQUIRED if self._needs_auth else self._read_mail(argument)
+        if refusal is not None:
+            self._decline(refusal)
+            return None
+        if self._proposes_sender:
+            self._waiting = Waiting.FOR_SENDER
+            return SenderProposed(self._sender, self._parameters)
+        self._state = State.MAIL
+        self._say(replies.SENDER_OK)
+        return None
+
+    def _read_mail(self, argument: bytes) -> Reply | None:
+        """Take sender and parameters, or say what is wrong with them."""
         config = self._config
-        if not config.advertise_extensions:
-            return ["OK"]
-        offered = {
-            "PIPELINING": True,
-            f"SIZE {config.max_message_size}": config.advertise_size,
-            "8BITMIME": True,
-            "SMTPUTF8": True,
-            "ENHANCEDSTATUSCODES": True,
-            "STARTTLS": config.tls_available and not self._encrypted,
-            "HELP": True,
-        }
-        return [keyword for keyword, is_offered in offered.items() if is_offered]
-
-    def _on_mail(self, argument: bytes) -> None:
         if argument[:5].upper() != b"FROM:":
-            return self._decline(replies.SYNTAX_SENDER)
+            return replies.SYNTAX_SENDER
         try:
             path = parse_path(argument[5:].lstrip(_SPACE))
-            parameters = mail_parameters(path.parameters)
+            parameters = mail_parameters(path.parameters, dsn=config.dsn)
         except AddressSyntaxError:
-            return self._decline(replies.SYNTAX_ADDRESS)
+            return replies.SYNTAX_ADDRESS
         except ParameterError:
-            return self._decline(replies.SYNTAX_PARAMETERS)
+            return replies.SYNTAX_PARAMETERS
         if path.international and not parameters.smtputf8:
-            return self._decline(replies.SYNTAX_ADDRESS)
-        if parameters.size is not None and parameters.size > self._config.max_message_size:
-            return self._decline(replies.TOO_LARGE)
+            return replies.SYNTAX_ADDRESS
+        if parameters.size is not None and parameters.size > config.max_message_size:
+            return replies.TOO_LARGE
+        if parameters.requiretls and not (config.requiretls and self._encrypted):
+            return replies.REQUIRETLS_UNAVAILABLE
         self._sender = path.address
         self._parameters = parameters
-        self._state = State.MAIL
-        return self._say(replies.SENDER_OK)
+        return None
 
     def _on_rcpt(self, argument: bytes) -> Event | None:
         config = self._config
@@ -425,7 +418,7 @@ class ServerSession:
             path = parse_path(
                 argument[3:].lstrip(_SPACE), bare_postmaster=config.postmaster_domain or config.hostname.lower()
             )
-            check_rcpt_parameters(path.parameters)
+            parameters = rcpt_parameters(path.parameters, dsn=config.dsn)
         except AddressSyntaxError:
             self._decline(replies.SYNTAX_ADDRESS)
             return None
@@ -442,14 +435,38 @@ class ServerSession:
             self._unproductive = self._surplus > config.max_recipients * _SURPLUS_FACTOR
             return None
         self._proposed = path.address
-        self._waiting = _Waiting.FOR_RECIPIENT
-        return RecipientProposed(path.address)
+        self._proposed_parameters = parameters
+        self._waiting = Waiting.FOR_RECIPIENT
+        return RecipientProposed(path.address, parameters)
 
     def _on_data(self, argument: bytes) -> None:
         if argument:
             return self._decline(replies.NO_PARAMETERS)
+        if self._parameters.body is Body.BINARY:
+            return self._decline(replies.NEED_BDAT)  # RFC 3030 §3
         self._receiver = DataReceiver(self._config.max_message_size)
         return self._say(replies.START_DATA)
+
+    def _on_bdat(self, argument: bytes) -> Event | None:
+        chunk = read_bdat(argument)
+        if chunk is None or chunk.size > self._config.max_message_size * _DISCARD_FACTOR:
+            # Without knowing where the data ends, or without taking it all, no command behind it can be told from it.
+            self.close(replies.SYNTAX_CHUNK if chunk is None else replies.TOO_LARGE)
+            return None
+        in_transaction = self._state in (State.RCPT, State.CHUNKS)
+        receiver = ChunkReceiver(self._config.max_message_size)
+        if in_transaction:
+            receiver = self._chunks = self._chunks or receiver
+            self._state = State.CHUNKS
+        else:
+            self._chunk_reply = replies.NEED_RCPT
+        receiver.begin(chunk.size, last=chunk.is_last, wanted=in_transaction)
+        if chunk.size:
+            self._receiver = receiver
+            return None
+        event = self._end_chunk(receiver)
+        self._unproductive |= event is None  # an empty chunk moves nothing
+        return event
 
     def _on_rset(self, argument: bytes) -> None:
         if argument:
@@ -464,7 +481,7 @@ class ServerSession:
         self._say_unproductive(replies.CANNOT_VERIFY)
 
     def _on_help(self, argument: bytes) -> None:
-        self._say_unproductive(replies.help_text(verbs(self._config.profile)))
+        self._say_unproductive(replies.help_text(verbs(self._config.profile, auth=self._config.serves_auth)))
 
     def _say_unproductive(self, reply: Reply) -> None:
         self._unproductive = True
@@ -485,7 +502,7 @@ class ServerSession:
         elif self._position != len(self._input):
             self.close(replies.PIPELINING_VIOLATED)
         else:
-            self._waiting = _Waiting.FOR_TLS_ANSWER
+            self._waiting = Waiting.FOR_TLS_ANSWER
             return Signal.TLS_REQUESTED
         return None
 
@@ -504,6 +521,8 @@ _HANDLERS: Final[Mapping[Step, _Handler]] = {
     Step.VRFY: ServerSession._on_vrfy,
     Step.HELP: ServerSession._on_help,
     Step.STARTTLS: ServerSession._on_starttls,
+    Step.AUTH: ServerSession._on_auth,
+    Step.BDAT: ServerSession._on_bdat,
 }
 
 # The command tables with each step replaced by what carries it out, so that a command costs one lookup.

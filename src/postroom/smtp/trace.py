@@ -19,8 +19,12 @@ _TRANSMISSION: Final = {
 }
 
 
-def transmission_type(*, esmtp: bool, tls: bool = False, authenticated: bool = False, smtputf8: bool = False) -> str:
-    """The `with` word: `SMTP`, `ESMTP[S][A]` (RFC 3848), or `UTF8SMTP[S][A]` (RFC 6531 §4.3)."""
+def transmission_type(
+    *, esmtp: bool, tls: bool = False, authenticated: bool = False, smtputf8: bool = False, lmtp: bool = False
+) -> str:
+    """The `with` word: `SMTP`, `ESMTP[S][A]` and `LMTP[S]` (RFC 3848), with `UTF8` before it (RFC 6531 §4.3)."""
+    if lmtp:
+        return ("UTF8" if smtputf8 else "") + ("LMTPS" if tls else "LMTP")
     if not esmtp and not tls and not authenticated:
         return "SMTP"
     name = _TRANSMISSION[tls, authenticated]
@@ -55,14 +59,47 @@ def trace_header(
     `peer_ip` comes from the socket, empty for a local one; `peer_name` is its confirmed host name, or `None`.
     `transmission` is `transmission_type(…)` or `LMTP`. Control characters never get through.
     """
+    received = _received(
+        f"from {_NOT_A_NAME.sub('?', helo) or 'unknown'} ({_peer(peer_ip, peer_name)})\r\n\t",
+        hostname,
+        version,
+        transmission,
+        connection_id,
+        f"\r\n\tfor <{_CONTROLS.sub('?', recipient)}>" if recipient else "",
+        received_at,
+    )
+    return f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n{received}".encode()
+
+
+def submission_header(
+    *,
+    client: tuple[str, str] | None,
+    hostname: str,
+    version: str,
+    transmission: str,
+    connection_id: str,
+    received_at: datetime,
+) -> bytes:
+    """`Received` for mail that its author submitted (RFC 6409 §8.3), folded, ending in CRLF, to stand first.
+
+    `client` is the name it claimed and its address; with `None` there is no `from` clause, since both say where the
+    author is (RFC 5322 §3.6.7 does not ask for one). No `for` clause: a submitter's recipients are not everybody's.
+    """
+    origin = ""
+    if client is not None:
+        helo, peer_ip = client
+        origin = f"from {_NOT_A_NAME.sub('?', helo) or 'unknown'} ({_peer(peer_ip, None)})\r\n\t"
+    return _received(origin, hostname, version, transmission, connection_id, "", received_at).encode()
+
+
+def _received(
+    origin: str, hostname: str, version: str, transmission: str, connection_id: str, target: str, moment: datetime
+) -> str:
     return (
-        f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n"
-        f"Received: from {_NOT_A_NAME.sub('?', helo) or 'unknown'} ({_peer(peer_ip, peer_name)})\r\n"
-        f"\tby {hostname} (Postroom {version})\r\n"
-        f"\twith {transmission} id {connection_id}"
-        + (f"\r\n\tfor <{_CONTROLS.sub('?', recipient)}>" if recipient else "")
-        + f";\r\n\t{format_date(received_at)}\r\n"
-    ).encode()
+        f"Received: {origin}by {hostname} (Postroom {version})\r\n"
+        f"\twith {transmission} id {connection_id}{target};\r\n"
+        f"\t{format_date(moment)}\r\n"
+    )
 
 
 def _peer(peer_ip: str, peer_name: str | None) -> str:

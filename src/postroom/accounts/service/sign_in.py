@@ -93,11 +93,13 @@ class SignIn:
         self._policy = policy or ThrottlePolicy()
         self._turns: dict[str, _Turn] = {}
 
-    async def sign_in(self, address: str, password: str, remote: str) -> Principal | SignInError:
+    async def sign_in(
+        self, address: str, password: str, remote: str, needs: Permission = Permission.MESSAGES_READ
+    ) -> Principal | SignInError:
         """Open the mailbox of `address` for whoever has `password`; `remote` is the client's IP address.
 
-        An agent's password is an identity key of that very mailbox with `messages:read`. Never raises for what the
-        client sent.
+        An agent's password is an identity key of that very mailbox with the permission that is needed. What a person
+        may do follows from their grants, and is the caller's to look at. Never raises for what the client sent.
         """
         address = address.strip().lower()
         network = self._subject("net", client_network(remote))
@@ -110,7 +112,7 @@ class SignIn:
             async with self._turn(account) as mine:
                 if not mine:
                     return _UNAVAILABLE
-                return await self._attempt(opening, account, network, password)
+                return await self._attempt(opening, account, network, password, needs)
         except HashingOverloaded:
             return _UNAVAILABLE
         except Exception as exc:
@@ -120,13 +122,13 @@ class SignIn:
             return _UNAVAILABLE
 
     async def _attempt(
-        self, opening: store.Opening | None, account: str, network: str, password: str
+        self, opening: store.Opening | None, account: str, network: str, password: str, needs: Permission
     ) -> Principal | SignInError:
         wait = await self._locked_for(account, self._policy.failures)
         if wait:
             return SignInError(SignInFailure.THROTTLED, wait)
         if key_rules.parse(password) is not None:
-            principal = await self._by_key(opening, password)
+            principal = await self._by_key(opening, password, needs)
         else:
             principal = await self._by_password(opening, password)
         async with self._db.acquire() as conn:
@@ -142,7 +144,7 @@ class SignIn:
         async with self._db.acquire() as conn:
             return await store.opening(conn, address, MAX_CANDIDATES)
 
-    async def _by_key(self, opening: store.Opening | None, password: str) -> Principal | None:
+    async def _by_key(self, opening: store.Opening | None, password: str, needs: Permission) -> Principal | None:
         try:
             principal = await self._keys.verify(password)
         except PostroomError:
@@ -151,7 +153,7 @@ class SignIn:
             return None
         if not principal.reaches_identity(opening.tenant_id, opening.identity_id):
             return None
-        return principal if principal.may(Permission.MESSAGES_READ) else None
+        return principal if principal.may(needs) else None
 
     async def _by_password(self, opening: store.Opening | None, password: str) -> Principal | None:
         if opening is None or not opening.candidates:

@@ -35,7 +35,10 @@ def demo(
     port_base: Annotated[
         int | None,
         typer.Option(
-            "--port-base", min=1024, max=MAX_BASE, help="HTTP port; SMTP and IMAP are the next two. [default: 8025 …]"
+            "--port-base",
+            min=1024,
+            max=MAX_BASE,
+            help="HTTP port; SMTP, IMAP and submission are the next three. [default: 8025 …]",
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Play the story against the demo: exit 0 or 1.")] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -63,6 +64,9 @@ def _of_http(error: HTTPException) -> PostroomError | None:
     return None
 
 
+_BRANCH: Final = re.compile(r"(?:function-|constrained-)[^\n]*|[a-z-]+\[[^\n]*|[A-Z][a-z]+(?:[A-Z][a-z]+)+")
+
+
 def violations(errors: Iterable[Mapping[str, Any]]) -> PostroomError:
     """`invalid_request` from what pydantic found; values are never repeated, they may be content."""
     listed = [{"path": _path(error["loc"]), "message": _message(error)} for error in islice(errors, MAX_REPORTED)]
@@ -70,7 +74,8 @@ def violations(errors: Iterable[Mapping[str, Any]]) -> PostroomError:
 
 
 def _path(location: Sequence[object]) -> str:
-    parts = [str(part)[:64] for part in location]
+    # Which branch of a union was tried is ours to know.
+    parts = [text for part in location if not _BRANCH.fullmatch(text := str(part)[:64])]
     if len(parts) > 1 and parts[0] in _PLACES:
         parts = parts[1:]
     return ".".join(parts)[:256].encode("utf-8", "replace").decode()

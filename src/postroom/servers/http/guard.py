@@ -20,11 +20,12 @@ from postroom.accounts.service.keys import bearer
 from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
 from postroom.directory import Identity, IdentityStatus
+from postroom.outbound.ledger import check_key
 from postroom.servers.http import call as calls
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.services import HttpServices
-from postroom.servers.http.table import Bucket, Handler, Reach, Rule
+from postroom.servers.http.table import Bucket, Handler, Idempotency, Reach, Rule
 
 _IPV6_NETWORK_BITS: Final = 64
 _GONE: Final = frozenset({IdentityStatus.DELETING, IdentityStatus.DELETED})
@@ -52,8 +53,9 @@ class Guard:
         calls.require(principal, rule.permissions)
         _check_level(rule, principal, request.path_params)
         tenant, identity = await self._owner(rule, principal, request.path_params)
-        self._count(rule, principal, request)
+        self._count(rule, principal, request, identity)
         _check_ids(request.path_params)
+        _check_key(rule, request)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
             await incoming.load()
@@ -119,10 +121,15 @@ class Guard:
             raise PostroomError("identity_not_found")
         return await self._services.identities.get(principal.scope, public_id)
 
-    def _count(self, rule: Rule, principal: Principal, request: Request) -> None:
+    def _count(self, rule: Rule, principal: Principal, request: Request, identity: Identity | None) -> None:
         if rule.bucket is Bucket.NONE:
             return
-        decision = self._services.rates.hit_request(principal)
+        rates = self._services.rates
+        decision = rates.hit_request(principal)
+        if decision.allowed and rule.bucket is Bucket.SEND and identity is not None:
+            # Counted before the key is looked up, so that repetitions count too (outbound §2.2).
+            sends = rates.hit(RateBucket.SEND, identity.public_id)
+            decision = decision if sends.allowed else sends
         exchange_of(request.scope).rate_limit = decision.limit
         if not decision.allowed:
             details = {"bucket": decision.bucket.label, "retry_after": decision.reset_after}
@@ -134,6 +141,16 @@ def _check_ids(path: dict[str, str]) -> None:
     for name, (prefix, code) in _PATH_IDS.items():
         if name in path and not is_id(prefix, path[name]):
             raise PostroomError(code)
+
+
+def _check_key(rule: Rule, request: Request) -> None:
+    """Raises `idempotency_key_required` before the body is read (outbound §2.2). Whether a request is a dry run, which
+    needs none, is known to the route when it has read the query."""
+    if rule.idempotency is Idempotency.REQUIRED and "dry_run" not in request.query_params:
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            raise PostroomError("idempotency_key_required")
+        check_key(key)
 
 
 def _own_bucket(principal: Principal) -> RateBucket:

@@ -19,6 +19,9 @@ from postroom.directory import Identities
 from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
+from postroom.outbound.closing import Closing
+from postroom.outbound.queue import MailQueue
+from postroom.outbound.submit import Sending
 from postroom.servers.http.cursors import CursorKeys
 
 Probe = Callable[[], Coroutine[Any, Any, None]]
@@ -67,6 +70,11 @@ class HttpServices:
     """The blob store answers and is the one of this database."""
     migrated: Probe
     """The database has the schema of this program."""
+    sending: Sending | None = None
+    """Without it, as without `closing`, there are no routes that send."""
+    closing: Closing | None = None
+    queue: MailQueue | None = None
+    """Without it there are no routes of the operator's queue."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

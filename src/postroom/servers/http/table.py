@@ -42,6 +42,19 @@ class Bucket(StrEnum):
 
     NONE = "none"
     API = "api"
+    SEND = "send"
+    """The sends of an identity, beside the caller's own requests."""
+
+    @property
+    def names(self) -> list[str]:
+        """As the published contract lists them."""
+        match self:
+            case Bucket.NONE:
+                return []
+            case Bucket.API:
+                return ["api"]
+            case Bucket.SEND:
+                return ["api", "send"]
 
 
 class Idempotency(StrEnum):
@@ -50,6 +63,7 @@ class Idempotency(StrEnum):
     NONE = "none"
     OPTIONAL = "optional"
     REQUIRED = "required"
+    """But for a dry run."""
 
 
 ALL_LEVELS: Final = frozenset(Level)
@@ -106,6 +120,8 @@ class Rule:
             add("invalid_request", "payload_too_large")
         if self.idempotency is not Idempotency.NONE:
             add("invalid_request", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress")
+        if self.idempotency is Idempotency.REQUIRED:
+            add("idempotency_key_required")
         if not self.is_public:
             add("unauthenticated", "key_expired", "key_revoked", "rate_limited", "unavailable")
         if self.permissions:
@@ -228,7 +244,7 @@ def _extensions(rule: Rule) -> dict[str, Any]:
     """Vendor extensions of the published contract (rest-api §1)."""
     extensions: dict[str, Any] = {
         "x-key-levels": [level.value for level in sorted(rule.levels, key=lambda level: -level.rank)],
-        "x-rate-limit-buckets": [] if rule.bucket is Bucket.NONE else [rule.bucket.value],
+        "x-rate-limit-buckets": rule.bucket.names,
         "x-idempotency": rule.idempotency.value,
     }
     if rule.conditional:

@@ -1,7 +1,7 @@
 """APPEND (mail-server D8): stored verbatim, through the same batched writer as mail from outside.
 
 Several APPENDs that a client sends without waiting are described one after the other and committed together; they are
-answered in their order.
+answered in their order. The copy in Sent of a message that was submitted a moment ago is there already (A3).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from postroom.imap.flags import DELETED
 from postroom.inbound.receive import raw_key
 from postroom.mailbox.ingest import Delivery
 from postroom.mailbox.models import (
+    Appended,
     Direction,
     Folder,
     GroupOutcome,
@@ -25,6 +26,7 @@ from postroom.mailbox.models import (
     SpecialUse,
 )
 from postroom.mailbox.rules import FlagMode, change_flags, flag_words
+from postroom.mailbox.sent_copy import stored_copy
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
 
@@ -71,9 +73,27 @@ async def append(session: Session, command: c.Append) -> Appending:
         raise ProtocolNo(Code.CANNOT, "The message is empty")
     folder = await _target(session, command.mailbox)
     delivery = await _delivery(session, folder, message)
-    work = asyncio.get_running_loop().create_task(session.services.ingest.deliver(delivery))
+    stored = await _sent_already(session, folder, delivery)
+    work = asyncio.get_running_loop().create_task(_store(session, delivery) if stored is None else _known(stored))
     work.add_done_callback(lambda done: _finished(session, done))
     return Appending(session.tag, len(message.data), work)
+
+
+async def _store(session: Session, delivery: Delivery) -> GroupOutcome:
+    return await session.services.ingest.deliver(delivery)
+
+
+async def _known(stored: Appended) -> GroupOutcome:
+    return (stored,)
+
+
+async def _sent_already(session: Session, folder: Folder, delivery: Delivery) -> Appended | None:
+    """The copy that sending the message has put into Sent: what the client brings is the same once more."""
+    if folder.special_use is not SpecialUse.SENT:
+        return None
+    services, (copy,) = session.services, delivery.copies
+    async with services.database.acquire() as conn:
+        return await stored_copy(conn, session.ref, folder.id, copy.content.rfc_message_id, services.clock.now())
 
 
 async def _target(session: Session, name: str) -> Folder:

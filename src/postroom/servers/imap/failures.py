@@ -11,6 +11,7 @@ from postroom.base.errors import PostroomError
 from postroom.blobs import StorageError
 from postroom.db import is_lock_timeout, is_transient
 from postroom.imap import Code, CommandError, ProtocolNo
+from postroom.mailbox.expunge import MessagesInUse
 from postroom.mailbox.ingest import Failure, IngestError
 from postroom.mailbox.rules import LimitExceeded
 
@@ -38,6 +39,8 @@ def as_answer(error: Exception) -> CommandError:
         return error
     if isinstance(error, LimitExceeded):
         return ProtocolNo(Code.LIMIT, "Too many")
+    if isinstance(error, MessagesInUse):
+        return ProtocolNo(Code.INUSE, "Some messages are still to be sent; they stay until they are")
     if isinstance(error, PostroomError) and error.code in _CODES:
         return ProtocolNo(*_CODES[error.code])
     for applies, code, text in _TEMPORARY:

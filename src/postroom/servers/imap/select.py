@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from postroom.imap import Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.flags import DELETED, SEEN, SYSTEM_FLAGS
+from postroom.mailbox.expunge import MessagesInUse
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
@@ -71,7 +74,9 @@ async def close(session: Session, command: c.Close) -> Done:
     folder, expunges = selected.view.id, not selected.read_only and session.may_write and not session.is_key
     session.deselect()
     if expunges:
-        await session.services.mailboxes.expunge(session.ref, folder)
+        # What is still to be sent stays, flagged as it is.
+        with suppress(MessagesInUse):
+            await session.services.mailboxes.expunge(session.ref, folder)
     return Done("CLOSE completed", quiet=True)
 
 

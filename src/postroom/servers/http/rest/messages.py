@@ -21,7 +21,7 @@ from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.cursors import Position
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.fields import NotNull
-from postroom.servers.http.rest import schemas, shapes
+from postroom.servers.http.rest import schemas
 from postroom.servers.http.rest.texts import IncludeName, Texts, columns
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
@@ -79,7 +79,7 @@ class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._mailboxes = services.mailboxes
         self._queries = services.mailboxes.queries
-        self._texts = Texts(services.blobs, services.parser)
+        self._texts = Texts(services.database, services.blobs, services.parser)
 
     async def list(
         self, identity_id: fields.IdentityId, query: Annotated[ListMessages, Query()], call: CurrentCall
@@ -99,7 +99,7 @@ class _Routes:
         views = await self._queries.list_messages(call.mailbox, where, before=before, limit=query.limit + 1)
         more, views = len(views) > query.limit, views[: query.limit]
         next_cursor = call.cursor(position_of(views[-1].key), **filters) if more else None
-        return page([shapes.message(view) for view in views], next_cursor)
+        return page(await self._texts.shapes(call.mailbox, views), next_cursor)
 
     async def get(
         self,
@@ -111,7 +111,7 @@ class _Routes:
         include = query.include or ()
         view = await self._queries.get_message(call.mailbox, message_id, include=columns(include))
         check_visible(call, view)
-        return JsonAnswer((await self._texts.shapes([view], list(include)))[0])
+        return JsonAnswer((await self._texts.shapes(call.mailbox, [view], list(include)))[0])
 
     async def update(
         self,
@@ -127,7 +127,8 @@ class _Routes:
             await self._mailboxes.change_message(call.mailbox, message_id, add=add, remove=remove)
         except LimitExceeded:
             raise too_many_labels() from None
-        return JsonAnswer(shapes.message(await self._queries.get_message(call.mailbox, message_id)))
+        view = await self._queries.get_message(call.mailbox, message_id)
+        return JsonAnswer((await self._texts.shapes(call.mailbox, [view]))[0])
 
 
 def register(table: RouteTable, services: HttpServices) -> None:

@@ -11,6 +11,8 @@ from pydantic import ConfigDict, Field, StringConstraints
 from postroom.accounts.models import Mode
 from postroom.accounts.permissions import Level, Permission
 from postroom.mailbox.models import Direction
+from postroom.outbound.models import RouteKind
+from postroom.outbound.queue import QueueState
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
 
@@ -126,6 +128,9 @@ DeliveryStatus = Literal[
     "failed",
     "uncertain",
 ]
+
+
+DeliveryPolicy = Literal["send_block", "not_on_allowlist", "unknown_recipient"]
 
 
 class Violation(Answer):
@@ -302,7 +307,7 @@ class Delivery(Answer):
     smtp_code: str | None
     enhanced_code: str | None
     bounce_type: Literal["hard", "soft"] | None
-    policy: Literal["send_block", "not_on_allowlist", "unknown_recipient"] | None = None
+    policy: DeliveryPolicy | None = None
     updated_at: datetime
 
 
@@ -349,6 +354,24 @@ class Message(Answer):
     deliveries: list[Delivery] | None
     flags: list[MessageFlag]
     metadata: Metadata
+
+
+class SendResponse(Message):
+    """The message that was accepted; `deduplicated` when an earlier request with the same key did it."""
+
+    deduplicated: bool
+
+
+class DryRunRecipient(Answer):
+    address: Address_
+    field: Literal["to", "cc", "bcc"]
+    status: Literal["queued", "suppressed"]
+    reason: Annotated[str | None, NotNull()] = None
+
+
+class DryRunResult(Answer):
+    would_send: Literal[True]
+    recipients: list[DryRunRecipient]
 
 
 class MessagePage(Answer):
@@ -402,6 +425,51 @@ class WaitResponse(Answer):
     message: Message | None
     verification: Verification | None
     timed_out: bool
+
+
+class QueueDelivery(Answer):
+    """A delivery as operators see it (mail-server C1, C2): who, where to and how far, never what is in the mail."""
+
+    id: Annotated[int, Field(ge=1)]
+    state: QueueState
+    status: Literal[DeliveryStatus, "canceled"]
+    tenant_id: fields.TenantId
+    identity_id: fields.IdentityId
+    message_id: fields.MessageId
+    sender: str
+    recipient: str
+    route: RouteKind
+    destination: str
+    size: Count
+    tries: Count
+    reason: str | None
+    smtp_code: int | None
+    enhanced_code: str | None
+    smtp_response: str | None
+    remote_mx: str | None
+    next_attempt_at: datetime | None
+    last_attempt_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class QueueDeliveryPage(Answer):
+    data: list[QueueDelivery]
+    next_cursor: str | None
+
+
+class QueueAttempt(Answer):
+    attempt: Count
+    remote_mx: str | None
+    status_code: int | None
+    status_text: str | None
+    error: str | None
+    duration_ms: Count
+    created_at: datetime
+
+
+class QueueDeliveryDetail(QueueDelivery):
+    attempts: list[QueueAttempt]
 
 
 def untitled(schema: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, Final, get_args
 from postroom.events.catalogue import timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint
 from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
-from postroom.servers.http.rest.schemas import MessageFlag
+from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
+from postroom.servers.http.rest.schemas import DeliveryPolicy, MessageFlag
 
 Json = dict[str, Any]
 
@@ -16,6 +17,7 @@ MESSAGE_FLAGS: Final = frozenset(get_args(MessageFlag))
 SYNTHETIC_ID: Final = "message_id_synthetic"
 """Fact of a message that came without a Message-ID: the one it is kept under is ours, and nobody else's business."""
 
+POLICIES: Final = frozenset(get_args(DeliveryPolicy))
 MAX_SUBJECT: Final = 998
 MAX_PARTICIPANTS: Final = 50
 MAX_LABELS: Final = 64
@@ -37,8 +39,17 @@ NOT_TRIAGED: Final[Json] = {
 """What every received message says while this deployment has no triage: nobody need wait for one."""
 
 
-def message(view: MessageView, *, headers: list[Json] | None = None, with_headers: bool = False) -> Json:
-    """A Message. `with_headers` adds the member `headers`, null when the raw bytes are gone."""
+def message(
+    view: MessageView,
+    state: OutboundState | None = None,
+    *,
+    headers: list[Json] | None = None,
+    with_headers: bool = False,
+) -> Json:
+    """A Message; `state` is of one that was accepted for sending.
+
+    `with_headers` adds the member `headers`, null when the raw bytes are gone.
+    """
     inbound = view.direction is Direction.INBOUND
     shape: Json = {
         "id": view.id,
@@ -63,19 +74,37 @@ def message(view: MessageView, *, headers: list[Json] | None = None, with_header
         "attachments": [attachment(item) for item in view.attachments],
         "labels": list(view.labels[:MAX_LABELS]),
         "read": view.read,
-        "kind": view.kind,
+        "kind": view.kind if state is None else state.kind.value,
         "trust": trust(view.verdict, view.kind, view.facts) if inbound else None,
         "triage": NOT_TRIAGED if inbound else None,
         "refs": [],
         "rfc_message_id": None if SYNTHETIC_ID in view.facts else view.rfc_message_id,
         "in_reply_to": view.in_reply_to,
-        "deliveries": None if inbound else [],
+        "deliveries": None if inbound else [delivery(one) for one in state.deliveries] if state is not None else [],
         "flags": [fact for fact in view.facts if fact in MESSAGE_FLAGS],
-        "metadata": {},
+        "metadata": {} if state is None else dict(state.metadata),
     }
+    if state is not None:
+        shape["provider_message_id"] = state.provider_message_id
     if with_headers:
         shape["headers"] = headers
     return shape
+
+
+def delivery(one: Delivery) -> Json:
+    """What became of one recipient. Whoever got the message without being named in it got a blind copy; a canceled
+    message says so itself, its deliveries stay where they were (outbound §17)."""
+    field, status = one.field, one.status
+    return {
+        "address": one.recipient,
+        "field": (RecipientField.BCC if field is RecipientField.ENVELOPE else field).value,
+        "status": (Status.QUEUED if status is Status.CANCELED else status).value,
+        "smtp_code": None if one.smtp_code is None else str(one.smtp_code),
+        "enhanced_code": one.enhanced_code,
+        "bounce_type": one.bounce_type,
+        "policy": one.reason if one.reason in POLICIES else None,
+        "updated_at": timestamp(one.updated_at),
+    }
 
 
 def attachment(view: AttachmentView) -> Json:

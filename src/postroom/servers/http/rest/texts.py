@@ -5,20 +5,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
 from postroom.base import log as base_log
 from postroom.base.errors import PostroomError
 from postroom.blobs import BlobMissing, BlobStore, Span, StorageError
+from postroom.db import Database
 from postroom.events.catalogue import cut_utf8
 from postroom.inbound.describe import QUICK_BYTES
 from postroom.inbound.markup import safe_html
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.mail import mime
 from postroom.mail.header import Headers
+from postroom.mailbox.models import Direction, MailboxRef
 from postroom.mailbox.queries import Include, MessageView
+from postroom.outbound.models import OutboundState
+from postroom.outbound.store import states
 from postroom.servers.http.rest import shapes
 from postroom.servers.http.rest.shapes import Json
 
@@ -39,23 +43,36 @@ def columns(include: Iterable[IncludeName]) -> Include:
 
 
 class Texts:
-    """Completes messages with what their raw bytes hold."""
+    """Completes messages with what became of them, and with what their raw bytes hold."""
 
-    def __init__(self, blobs: BlobStore, parser: Parser) -> None:
+    def __init__(self, database: Database, blobs: BlobStore, parser: Parser) -> None:
+        self._database = database
         self._blobs = blobs
         self._parser = parser
         self._slots = asyncio.Semaphore(PARALLEL)
 
-    async def shapes(self, views: Sequence[MessageView], include: Sequence[IncludeName]) -> list[Json]:
-        """The messages as resources, with the members that `include` names."""
+    async def shapes(
+        self, ref: MailboxRef, views: Sequence[MessageView], include: Sequence[IncludeName] = ()
+    ) -> list[Json]:
+        """The mailbox's messages as resources, with the members that `include` names."""
+        states = await self._states(ref, views)
         if "html" in include:
             views = [replace(view, html=await self._html(view)) for view in views]
         if "headers" not in include:
-            return [shapes.message(view) for view in views]
+            return [shapes.message(view, states.get(view.id)) for view in views]
         fields = await self._headers(views)
         return [
-            shapes.message(view, headers=found, with_headers=True) for view, found in zip(views, fields, strict=True)
+            shapes.message(view, states.get(view.id), headers=found, with_headers=True)
+            for view, found in zip(views, fields, strict=True)
         ]
+
+    async def _states(self, ref: MailboxRef, views: Sequence[MessageView]) -> Mapping[str, OutboundState]:
+        """What became of those that were sent."""
+        ours = [view.id for view in views if view.direction is Direction.OUTBOUND]
+        if not ours:
+            return {}
+        async with self._database.acquire() as conn:
+            return await states(conn, ref, ours)
 
     async def _headers(self, views: Sequence[MessageView]) -> list[list[Json] | None]:
         """The fields of each message as it came, without our trace lines; None when its raw bytes are gone."""

@@ -57,7 +57,7 @@ class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._mailboxes = services.mailboxes
         self._queries = services.mailboxes.queries
-        self._texts = Texts(services.blobs, services.parser)
+        self._texts = Texts(services.database, services.blobs, services.parser)
 
     async def list(
         self, identity_id: fields.IdentityId, query: Annotated[ListThreads, Query()], call: CurrentCall
@@ -98,7 +98,7 @@ class _Routes:
         more, views = len(views) > limit, views[:limit]
         next_cursor = call.cursor(position_of(views[-1].key), **filters) if more else None
         shown = [view for view in views if view.status not in schemas.INVISIBLE or call.may_review]
-        messages = await self._texts.shapes(shown, include)
+        messages = await self._texts.shapes(call.mailbox, shown, include)
         return JsonAnswer({**shapes.thread(thread), "messages": messages, "next_cursor": next_cursor})
 
     async def update(

@@ -1,0 +1,70 @@
+"""`postroom dkim`: the records of signing keys, and new keys (mail-server C8). Private parts are never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from postroom.app import Core
+from postroom.cli import shapes
+from postroom.cli.failures import CliError, Exit
+from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.reach import run
+from postroom.mailauth.dkim_key import zone_file_value
+from postroom.outbound.signing import DkimKeys, PublicKey, RotationError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Keys that sign the mail of a domain.")
+
+DomainArgument = Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain of this deployment.")]
+
+
+@app.command()
+def show(
+    domain: DomainArgument, json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None
+) -> None:
+    """Show the records to publish; the first key is made if there is none."""
+    call = invocation(json, quiet, config, data_dir)
+
+    async def work(core: Core) -> Sequence[PublicKey]:
+        return await _keys(core).show(domain)
+
+    _tell(call, run(call, work))
+
+
+@app.command()
+def rotate(
+    domain: DomainArgument,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="Sign with the new key, whose record is published by now.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make the next key. Publish its record, then rotate again with --switch; keep the old record for 30 days."""
+    call = invocation(json, quiet, config, data_dir)
+
+    async def work(core: Core) -> Sequence[PublicKey]:
+        keys = _keys(core)
+        return await (keys.switch(domain) if switch else keys.rotate(domain))
+
+    try:
+        found = run(call, work)
+    except RotationError as error:
+        fix = f"Wait until {shapes.moment(error.until)}." if error.until else "Make one with postroom dkim rotate."
+        raise CliError("cli_conflict", str(error), exit=Exit.CONFLICT, fix=fix) from error
+    _tell(call, found)
+
+
+def _keys(core: Core) -> DkimKeys:
+    return DkimKeys(core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key)
+
+
+def _tell(call: Invocation, keys: Sequence[PublicKey]) -> None:
+    rows = [shapes.dkim_key(key) for key in keys]
+    call.output.listing(rows, ("selector", "algorithm", "state", "name", "retire_at"), essential="record")
+    for key in keys:
+        call.output.line(f"{key.name} TXT {zone_file_value(key.record)}")

@@ -1,0 +1,196 @@
+"""As whom an account may send, and how much it has sent lately (mail-server A3, A7). SQL.
+
+An account is a person, or an agent by one of its keys. It is looked up again for each message, so that a grant, a key
+or a person that is gone ends the sending of sessions that are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from postroom.accounts.models import Mode, Principal, PrincipalKind, TenantStatus
+from postroom.accounts.permissions import Permission
+from postroom.db.pool import Connection
+from postroom.directory.models import AddressStatus, IdentityKind, IdentityStatus
+from postroom.mailbox.models import Direction, MailboxRef
+
+HOUR: Final = timedelta(hours=1)
+
+_OWNED: Final = """
+SELECT a.address, a.status AS address_status, a.tenant_id, a.identity_id, i.public_id AS identity_public_id, i.kind,
+       i.status AS identity_status, i.send_policy_json, i.owner_name, i.owner_email, t.public_id AS tenant_public_id,
+       t.status AS tenant_status, t.mode, d.status AS domain_status
+FROM addresses a
+JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
+JOIN tenants t ON t.id = a.tenant_id
+JOIN domains d ON d.id = a.domain_id
+WHERE a.tenant_id = $1 AND a.address = ANY ($2::text[]) AND a.status IN ('pending', 'active', 'retiring')
+  AND i.status IN ('active', 'paused') AND NOT i.is_system AND d.enabled
+  AND CASE $3::text
+    WHEN 'person' THEN EXISTS (
+      SELECT FROM mailbox_grants g JOIN people p ON p.id = g.person_id
+      WHERE g.tenant_id = a.tenant_id AND g.mailbox_id = i.id AND g.person_id = $4 AND g.role IN ('owner', 'full')
+        AND p.enabled)
+    WHEN 'key' THEN EXISTS (
+      SELECT FROM api_keys k
+      WHERE k.tenant_id = a.tenant_id AND k.identity_id = i.id AND k.id = $4 AND k.revoked_at IS NULL
+        AND (k.expires_at IS NULL OR k.expires_at > $5) AND $6::text = ANY (k.permissions))
+    ELSE false END
+"""
+
+_USED: Final = """
+SELECT count(*) FILTER (WHERE o.accepted_at > $3 AND o.operation = 'submission') AS messages,
+       coalesce(sum(d.recipients) FILTER (WHERE o.accepted_at >= $4), 0)::bigint AS recipients
+FROM outbound_messages o CROSS JOIN LATERAL (
+  SELECT count(*) AS recipients FROM deliveries d
+  WHERE d.tenant_id = o.tenant_id AND d.message_id = o.message_id AND d.status <> 'suppressed'
+) d
+WHERE o.tenant_id = $1 AND o.accepted_at >= least($3::timestamptz, $4::timestamptz)
+"""
+_USED_BY_PERSON: Final = " ".join((_USED, "AND o.person_id = $2"))
+_USED_BY_AGENT: Final = " ".join(
+    (_USED, "AND o.mailbox_id = $2 AND o.person_id IS NULL AND o.operation NOT IN ('bounce', 'redirect')")
+)
+
+# Of several messages with one Message-ID the one that came last. `automatic`: answers of its thread by machine since
+# somebody last wrote by themselves (outbound §5.6).
+_ANSWERED: Final = """
+WITH target AS (
+  SELECT m.* FROM messages m
+  WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.rfc_message_id = $3
+    AND m.status NOT IN ('hidden', 'throttled', 'quarantined')
+  ORDER BY m.id DESC LIMIT 1
+), ours AS (
+  SELECT m.id, m.status, coalesce(o.kind = 'auto_reply', false) AS automatic
+  FROM target t JOIN messages m ON m.tenant_id = $1 AND m.mailbox_id = $2 AND m.thread_seq = t.thread_seq
+  LEFT JOIN outbound_messages o ON o.tenant_id = m.tenant_id AND o.message_id = m.id
+  WHERE m.direction = 'outbound'
+)
+SELECT t.direction, t.kind, t.blob_key, t.raw_size, o.hop,
+       (SELECT count(*) FROM ours
+        WHERE automatic AND status NOT IN ('canceled', 'rejected', 'failed', 'suppressed')
+          AND id > coalesce((SELECT max(id) FROM ours WHERE NOT automatic), 0)) AS automatic
+FROM target t LEFT JOIN outbound_messages o ON o.tenant_id = t.tenant_id AND o.message_id = t.id
+"""
+_WRITTEN_TO: Final = """
+SELECT DISTINCT recipient FROM deliveries
+WHERE tenant_id = $1 AND mailbox_id = $2 AND recipient = ANY ($3::text[]) AND status <> 'suppressed'
+"""
+_WROTE_IT: Final = """
+SELECT DISTINCT from_address FROM messages
+WHERE tenant_id = $1 AND mailbox_id = $2 AND rfc_message_id = $3 AND direction = 'inbound' AND status = 'received'
+  AND verdict = ANY ($4::text[]) AND from_address = ANY ($5::text[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """An address that an account may send from, and what its mailbox is like."""
+
+    address: str
+    address_status: AddressStatus
+    mailbox: MailboxRef
+    tenant_id: str
+    identity_id: str
+    kind: IdentityKind
+    status: IdentityStatus
+    tenant_status: TenantStatus
+    mode: Mode
+    domain_status: str
+    send_policy: Mapping[str, Any]
+    has_owner: bool
+    """Whether an accountable human is named (FR-IDN-2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Messages submitted within the last hour, and `recipients` of everything sent since the day began (UTC)."""
+
+    messages: int
+    recipients: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A message of the mailbox that is answered. `hop` is None when it is in its header only."""
+
+    direction: Direction
+    kind: str
+    blob_key: str
+    raw_size: int
+    hop: int | None
+    automatic: int
+    """Automatic answers in its thread since the last message of ours that was none."""
+
+
+async def owned(conn: Connection, account: Principal, addresses: Collection[str], now: datetime) -> dict[str, Sender]:
+    """Those of the addresses (lower case, without detail) that the account may send from, in its tenant."""
+    rows = await conn.fetch(
+        _OWNED,
+        account.tenant_id,
+        list(addresses),
+        account.kind.value,
+        account.row_id,
+        now,
+        Permission.MESSAGES_SEND.value,
+    )
+    return {
+        row["address"]: Sender(
+            address=row["address"],
+            address_status=AddressStatus(row["address_status"]),
+            mailbox=MailboxRef(row["tenant_id"], row["identity_id"]),
+            tenant_id=row["tenant_public_id"],
+            identity_id=row["identity_public_id"],
+            kind=IdentityKind(row["kind"]),
+            status=IdentityStatus(row["identity_status"]),
+            tenant_status=TenantStatus(row["tenant_status"]),
+            mode=Mode(row["mode"]),
+            domain_status=row["domain_status"],
+            send_policy=row["send_policy_json"],
+            has_owner=bool(row["owner_name"] and row["owner_email"]),
+        )
+        for row in rows
+    }
+
+
+async def used(conn: Connection, account: Principal, now: datetime) -> Used:
+    """What the account has sent, by the rows that say so (A7)."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if account.kind is PrincipalKind.PERSON:
+        row = await conn.fetchrow(_USED_BY_PERSON, account.tenant_id, account.row_id, now - HOUR, midnight)
+    else:
+        row = await conn.fetchrow(_USED_BY_AGENT, account.tenant_id, account.identity_id, now - HOUR, midnight)
+    assert row is not None
+    return Used(row["messages"], row["recipients"])
+
+
+async def answered(conn: Connection, ref: MailboxRef, rfc_message_id: str) -> Target | None:
+    """The visible message of the mailbox with that Message-ID."""
+    row = await conn.fetchrow(_ANSWERED, ref.tenant_id, ref.mailbox_id, rfc_message_id)
+    if row is None:
+        return None
+    return Target(
+        direction=Direction(row["direction"]),
+        kind=row["kind"],
+        blob_key=row["blob_key"],
+        raw_size=row["raw_size"],
+        hop=row["hop"],
+        automatic=row["automatic"],
+    )
+
+
+async def written_to(conn: Connection, ref: MailboxRef, addresses: Collection[str]) -> frozenset[str]:
+    """Those of the addresses that the mailbox has written to (outbound §5.5)."""
+    rows = await conn.fetch(_WRITTEN_TO, ref.tenant_id, ref.mailbox_id, list(addresses))
+    return frozenset(row["recipient"] for row in rows)
+
+
+async def wrote(
+    conn: Connection, ref: MailboxRef, rfc_message_id: str, verdicts: Collection[str], addresses: Collection[str]
+) -> frozenset[str]:
+    """Those of the addresses from which the mailbox received the message with that Message-ID."""
+    rows = await conn.fetch(_WROTE_IT, ref.tenant_id, ref.mailbox_id, rfc_message_id, list(verdicts), list(addresses))
+    return frozenset(row["from_address"] for row in rows)

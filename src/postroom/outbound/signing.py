@@ -1,0 +1,246 @@
+"""DKIM keys of the domains that we send for, and signing with them (mail-server C8; decision D2).
+
+A domain's first key is made when it is first needed. Rotation has three steps: `rotate` makes the key of the other
+selector, whose record is then published; `switch` signs with it from now on; the old record stays published for 30
+days, and its row until the next rotation. Private parts are stored sealed and never leave this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from postroom.base import log as base_log
+from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
+from postroom.base.sealing import Sealer, UnsealError
+from postroom.db.pool import Connection, Database
+from postroom.mailauth.dkim_key import Algorithm, PrivateKey, PrivateKeyError, record_name
+from postroom.mailauth.dkim_sign import Signer, SigningError, sign_message
+from postroom.outbound.transports.base import OFFLOAD_BYTES, Offload
+
+log = base_log.get("dkim")
+
+SELECTORS: Final = ("pm1", "pm2")
+PURPOSE: Final = "dkim"
+KEEP_PUBLISHED: Final = timedelta(days=30)
+CACHE_SECONDS: Final = 60.0
+"""After which a switch that another process made is noticed."""
+MAX_CACHED: Final = 1000
+
+_DOMAIN: Final = "SELECT id FROM domains WHERE name = $1 AND enabled"
+_LOCK: Final = "SELECT id FROM domains WHERE id = $1 FOR NO KEY UPDATE"
+_KEYS: Final = """
+SELECT selector, algorithm, private_sealed, public_record, signs, created_at, retire_at FROM dkim_keys
+WHERE domain_id = $1 ORDER BY selector
+"""
+_INSERT: Final = """
+INSERT INTO dkim_keys (domain_id, selector, algorithm, private_sealed, public_record, signs, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+_DELETE: Final = "DELETE FROM dkim_keys WHERE domain_id = $1 AND selector = $2"
+_SWITCH: Final = """
+UPDATE dkim_keys SET signs = selector = $2, retire_at = CASE WHEN selector <> $2 THEN $3::timestamptz END
+WHERE domain_id = $1
+"""
+
+
+class RotationError(Exception):
+    """The step does not fit the state of the domain's keys; `until` when it will, if time is all that is missing."""
+
+    def __init__(self, text: str, until: datetime | None = None) -> None:
+        super().__init__(text)
+        self.until = until
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """What may be shown of a key. `name` is where `record` is to be published; `retire_at` until when, once it does not
+    sign any more. A key that neither signs nor retires waits for its record to be published.
+    """
+
+    domain: str
+    selector: str
+    algorithm: str
+    name: str
+    record: str
+    signs: bool
+    created_at: datetime
+    retire_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    signer: Signer | None
+    der: bytes
+    until: float
+
+
+class DkimKeys:
+    """The keys of this deployment, as one process sees them. `offload` is for signing large messages."""
+
+    def __init__(
+        self,
+        database: Database,
+        master_key: bytes,
+        clock: Clock,
+        *,
+        other_master_key: bytes | None = None,
+        offload: Offload | None = None,
+        algorithm: Algorithm = Algorithm.RSA_SHA256,
+    ) -> None:
+        self._database = database
+        self._sealer = Sealer(master_key, PURPOSE, other_key=other_master_key)
+        self._clock = clock
+        self._offload = offload
+        self._algorithm = algorithm
+        self._cache: OrderedDict[str, _Cached] = OrderedDict()
+        self._making: dict[str, asyncio.Lock] = {}
+
+    async def sign(self, wire: bytes, from_domain: str) -> bytes:
+        """The message signed for its From domain, in wire form; as it is for a domain that is none of ours.
+
+        Raises PostroomError `unavailable` when it cannot be signed: it must not go out without (U4).
+        """
+        cached = await self._signer(from_domain.lower())
+        if cached.signer is None:
+            return wire
+        signer, at = cached.signer, int(self._clock.now().timestamp())
+        try:
+            if len(wire) < OFFLOAD_BYTES or self._offload is None:
+                return sign_message(wire, [signer], signed_at=at)
+            return await self._offload(len(wire), sign_with, wire, signer.domain, signer.selector, cached.der, at)
+        except SigningError as error:
+            log.warning("not_signed", error=type(error).__name__)
+            raise PostroomError("unavailable") from error
+
+    async def show(self, domain: str) -> tuple[PublicKey, ...]:
+        """The domain's keys; the first one is made if there is none. Raises `domain_not_found`."""
+        async with self._database.transaction() as conn:
+            key = await self._domain(conn, domain)
+            rows = await self._ensure(conn, key, domain)
+        return _public(domain, rows)
+
+    async def rotate(self, domain: str) -> tuple[PublicKey, ...]:
+        """Make the key that will sign next; its record is to be published, then `switch`. Doing it again changes
+        nothing before the switch. Raises `domain_not_found`, and RotationError while the record of the selector that
+        comes next is still needed by mail that was signed with it.
+        """
+        now = self._clock.now()
+        fresh = await asyncio.to_thread(PrivateKey.generate, self._algorithm)
+        async with self._database.transaction() as conn:
+            key = await self._domain(conn, domain)
+            rows = await self._ensure(conn, key, domain)
+            signing = next(row for row in rows if row["signs"])
+            other = next((row for row in rows if not row["signs"]), None)
+            if other is not None and other["retire_at"] is None:
+                return _public(domain, rows)
+            if other is not None and other["retire_at"] > now:
+                raise RotationError("the record of the key before is still needed", other["retire_at"])
+            selector = next(name for name in SELECTORS if name != signing["selector"])
+            await conn.execute(_DELETE, key, selector)
+            await self._insert(conn, key, selector, fresh, signs=False)
+            rows = await conn.fetch(_KEYS, key)
+        log.info("dkim_key_made", selector=selector)
+        return _public(domain, rows)
+
+    async def switch(self, domain: str) -> tuple[PublicKey, ...]:
+        """Sign with the key that `rotate` made, whose record is published by now. Raises `domain_not_found`,
+        RotationError when there is none.
+        """
+        now = self._clock.now()
+        async with self._database.transaction() as conn:
+            key = await self._domain(conn, domain)
+            rows = await self._ensure(conn, key, domain)
+            pending = next((row for row in rows if not row["signs"] and row["retire_at"] is None), None)
+            if pending is None:
+                raise RotationError("there is no new key to switch to")
+            await conn.execute(_SWITCH, key, pending["selector"], now + KEEP_PUBLISHED)
+            rows = await conn.fetch(_KEYS, key)
+        self._cache.pop(domain, None)
+        log.info("dkim_key_switched", selector=pending["selector"])
+        return _public(domain, rows)
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+
+    async def _signer(self, domain: str) -> _Cached:
+        now = self._clock.monotonic()
+        cached = self._cache.get(domain)
+        if cached is not None and now < cached.until:
+            self._cache.move_to_end(domain)
+            return cached
+        # One at a time for a domain: the first of many messages makes its key.
+        lock = self._making.setdefault(domain, asyncio.Lock())
+        async with lock:
+            cached = self._cache.get(domain)
+            if cached is None or now >= cached.until:
+                cached = self._cache[domain] = await self._load(domain, now + CACHE_SECONDS)
+                while len(self._cache) > MAX_CACHED:
+                    self._cache.popitem(last=False)
+        self._making.pop(domain, None)
+        return cached
+
+    async def _load(self, domain: str, until: float) -> _Cached:
+        async with self._database.transaction() as conn:
+            key = await conn.fetchval(_DOMAIN, domain)
+            if key is None:
+                return _Cached(None, b"", until)
+            rows = await conn.fetch(_KEYS, key) or await self._ensure(conn, key, domain)
+        row = next(row for row in rows if row["signs"])
+        try:
+            der = self._sealer.open(row["private_sealed"], _place(key, row["selector"]))
+            return _Cached(Signer(domain, row["selector"], PrivateKey.from_der(der)), der, until)
+        except (UnsealError, PrivateKeyError, SigningError) as error:
+            log.error("dkim_key_unusable", selector=row["selector"], error=type(error).__name__)
+            raise PostroomError("unavailable") from error
+
+    async def _domain(self, conn: Connection, domain: str) -> int:
+        key: int | None = await conn.fetchval(_DOMAIN, domain.lower())
+        if key is None:
+            raise PostroomError("domain_not_found")
+        return key
+
+    async def _ensure(self, conn: Connection, key: int, domain: str) -> list[Any]:
+        """The rows of the domain's keys, of which one signs. The domain's row is locked, so that two who find no key
+        make one."""
+        await conn.fetchval(_LOCK, key)
+        rows = await conn.fetch(_KEYS, key)
+        if not rows:
+            made = await asyncio.to_thread(PrivateKey.generate, self._algorithm)
+            await self._insert(conn, key, SELECTORS[0], made, signs=True)
+            rows = await conn.fetch(_KEYS, key)
+            log.info("dkim_key_made", selector=SELECTORS[0])
+        return list(rows)
+
+    async def _insert(self, conn: Connection, key: int, selector: str, made: PrivateKey, *, signs: bool) -> None:
+        sealed = self._sealer.seal(made.to_der(), _place(key, selector))
+        now = self._clock.now()
+        await conn.execute(_INSERT, key, selector, made.algorithm.value, sealed, made.public_record(), signs, now)
+
+
+def sign_with(wire: bytes, domain: str, selector: str, der: bytes, signed_at: int) -> bytes:
+    """`sign_message` with the key as octets, for a process of its own."""
+    return sign_message(wire, [Signer(domain, selector, PrivateKey.from_der(der))], signed_at=signed_at)
+
+
+def _place(domain_key: int, selector: str) -> str:
+    return f"dkim_keys/{domain_key}/{selector}"
+
+
+def _public(domain: str, rows: list[Any]) -> tuple[PublicKey, ...]:
+    return tuple(
+        PublicKey(
+            domain=domain.lower(),
+            selector=row["selector"],
+            algorithm=row["algorithm"],
+            name=record_name(row["selector"], domain.lower()),
+            record=row["public_record"],
+            signs=row["signs"],
+            created_at=row["created_at"],
+            retire_at=row["retire_at"],
+        )
+        for row in rows
+    )

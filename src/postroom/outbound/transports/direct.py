@@ -1,0 +1,158 @@
+"""Direct to MX: the hosts of the recipient's domain in order, until one takes the message (mail-server C5, outbound
+§9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from postroom.net import mx
+from postroom.net.dns_types import Resolver
+from postroom.net.mx import NoSuchDomain, NullMx, RouteError, RoutePolicy
+from postroom.net.route import route as find_route
+from postroom.outbound.breakers import Breakers, Passage, scope_of
+from postroom.outbound.transports.base import Attempt, NewMessageId, NoRoom, Parcel, for_all, paused, verdict_of
+from postroom.outbound.transports.link import (
+    Connect,
+    Endpoint,
+    Link,
+    Timeouts,
+    TlsUse,
+    Unusable,
+    any_certificate,
+    connect_tcp,
+    open_link,
+)
+from postroom.outbound.transports.pool import Links
+from postroom.outbound.transports.smtp_driver import Gone, Sent, send
+from postroom.smtp.client_events import ClientConfig
+from postroom.smtp.evidence import Evidence, Fault, Stage
+from postroom.smtp.outcome import BounceType, DeliveryStatus, Outcome, Verdict, classify
+from postroom.smtp.schedule import Route
+
+SMTP_PORT: Final = 25
+BREAKER_OPEN: Final = "The destination gave unknown outcomes; it is left alone for a while"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectConfig:
+    """`hostname` is our name in EHLO. `port` is another one only in tests and behind address translation."""
+
+    hostname: str
+    policy: RoutePolicy = field(default_factory=RoutePolicy)
+    timeouts: Timeouts = field(default_factory=lambda: Timeouts.of(Route.DIRECT))
+    port: int = SMTP_PORT
+
+
+class Direct:
+    """Delivers to the MX hosts. One per process; it keeps connections for a few seconds."""
+
+    def __init__(
+        self,
+        config: DirectConfig,
+        resolver: Resolver,
+        breakers: Breakers,
+        *,
+        random: Callable[[], float],
+        new_id: NewMessageId,
+        links: Links | None = None,
+        connect: Connect = connect_tcp,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._config = config
+        self._resolver = resolver
+        self._breakers = breakers
+        self._random = random
+        self._new_id = new_id
+        self._links = links or Links()
+        self._connect = connect
+        self._context = context or any_certificate()
+        self._client = ClientConfig(config.hostname)
+
+    async def attempt(self, parcel: Parcel) -> Attempt | NoRoom:
+        """One attempt at all hosts, within `timeouts.attempt`."""
+        group = parcel.group
+        deadline = asyncio.get_running_loop().time() + self._config.timeouts.attempt
+        try:
+            route = await find_route(self._resolver, group.domain, policy=self._config.policy, random=self._random)
+        except RouteError as error:
+            return Attempt(for_all(group, of_route_error(error)), is_down=not error.permanent)
+        passage = await self._breakers.passage(scope_of("direct", route.names))
+        if passage is None:
+            return Attempt(for_all(group, paused(BREAKER_OPEN)), made=False)
+        return await self._over(route, parcel, passage, deadline)
+
+    async def _over(self, route: mx.Route, parcel: Parcel, passage: Passage, deadline: float) -> Attempt | NoRoom:
+        last: tuple[Evidence, str] | None = None
+        was_busy = False
+        for host in route.hosts:
+            for address in host.addresses:
+                endpoint = Endpoint(host.name, str(address), self._config.port, TlsUse.OPPORTUNISTIC, self._context)
+                try:
+                    sent = await self._to(endpoint, parcel, deadline)
+                except Unusable as unusable:
+                    last = unusable.evidence, host.name
+                    if unusable.evidence.stage is Stage.CONNECT:
+                        continue
+                    break
+                if sent is None:
+                    was_busy = True
+                    continue
+                await self._note(passage, sent)
+                return Attempt(sent.reports, self._new_id(parcel.group))
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+        if was_busy or last is None:
+            return NoRoom()
+        evidence, name = last
+        return Attempt(for_all(parcel.group, classify(evidence, Route.DIRECT), name), is_down=True)
+
+    async def _to(self, endpoint: Endpoint, parcel: Parcel, deadline: float) -> Sent | None:
+        """Send it there; None when there is no room for a connection. Raises Unusable."""
+        while (kept := self._links.take(endpoint.key)) is not None:
+            try:
+                return await self._on(kept, endpoint, parcel, deadline)
+            except Gone:
+                continue
+        if not self._links.reserve(endpoint.key):
+            return None
+        try:
+            link = await open_link(endpoint, self._client, self._config.timeouts, self._connect, deadline)
+        except BaseException:
+            self._links.drop(endpoint.key, None)
+            raise
+        return await self._on(link, endpoint, parcel, deadline)
+
+    async def _on(self, link: Link, endpoint: Endpoint, parcel: Parcel, deadline: float) -> Sent:
+        try:
+            return await send(link, parcel, Route.DIRECT, endpoint.name, deadline)
+        finally:
+            self._links.keep(endpoint.key, link)
+
+    async def _note(self, passage: Passage, sent: Sent) -> None:
+        if any(verdict_of(report) is Verdict.UNCERTAIN for report in sent.reports):
+            await self._breakers.unknown(passage)
+        elif any(evidence.reply is not None for evidence in sent.evidence):
+            await self._breakers.definite(passage)
+
+    async def close(self) -> None:
+        self._links.close()
+
+
+def of_route_error(error: RouteError) -> Outcome:
+    """What it means that there is no way to a domain (C5): for good if it does not exist or takes no mail."""
+    if not error.permanent:
+        return classify(Evidence(Stage.ROUTE, fault=Fault.DNS_FAILURE), Route.DIRECT)
+    hard = isinstance(error, NoSuchDomain | NullMx)
+    return Outcome(
+        Verdict.PERMANENT,
+        DeliveryStatus.BOUNCED,
+        error.status,
+        error.code,
+        str(error)[:1].upper() + str(error)[1:],
+        bounce=BounceType.HARD if hard else BounceType.SOFT,
+        suppress=hard,
+    )

@@ -1,0 +1,339 @@
+"""Composition of all that leaves: acceptance, the services behind the doors, the dispatcher, its transports, notices.
+
+One per process. What a role does not need is built all the same: it holds nothing but memory until it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from postroom import __version__
+from postroom.accounts.models import Mode
+from postroom.app import Core
+from postroom.base.settings_tree import RelayTls, UnknownOutcome
+from postroom.directory.locals import LocalDomains
+from postroom.directory.models import Recipient
+from postroom.directory.models import Refusal as DirectoryRefusal
+from postroom.inbound.parsing import Parser
+from postroom.inbound.receive import Receiver
+from postroom.mailauth.dkim_key import Algorithm
+from postroom.mailbox.ingest import Ingest
+from postroom.mailbox.models import Appended, MailboxRef
+from postroom.net.dns_wire import Options, parse_server, system_servers
+from postroom.net.mx import RoutePolicy
+from postroom.net.resolver import CachingResolver, ResolverLimits
+from postroom.outbound.accept import Acceptance
+from postroom.outbound.bounces import BounceWriter, Elsewhere
+from postroom.outbound.breakers import Breakers
+from postroom.outbound.closing import Closing
+from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.models import RouteKind
+from postroom.outbound.outcomes import Outcomes
+from postroom.outbound.policy import SendRules
+from postroom.outbound.queue import MailQueue
+from postroom.outbound.routes import RelayUse, Routes
+from postroom.outbound.rules import RetryPolicy
+from postroom.outbound.signing import DkimKeys
+from postroom.outbound.submission import Submission, SubmissionLimits
+from postroom.outbound.submit import Sending
+from postroom.outbound.transports.base import Transport
+from postroom.outbound.transports.direct import Direct, DirectConfig
+from postroom.outbound.transports.link import Timeouts, TlsUse
+from postroom.outbound.transports.local import Local
+from postroom.outbound.transports.pool import Links
+from postroom.outbound.transports.simulator import Simulator
+from postroom.outbound.transports.smarthost import Smarthost, SmarthostConfig
+from postroom.servers.http.rest import shapes
+from postroom.smtp.schedule import Route
+
+OUTBOUND_CHANNEL: Final = "postroom_outbound"
+LOCAL_RESOLVER: Final = "127.0.0.1"
+"""Asked when neither settings nor system name one, as the C library does."""
+
+_RELAY_TLS = {RelayTls.STARTTLS: TlsUse.STARTTLS, RelayTls.IMPLICIT: TlsUse.IMPLICIT, RelayTls.NONE: TlsUse.NONE}
+
+Resolve = Callable[[str], Awaitable[Recipient | DirectoryRefusal]]
+IsLocal = Callable[[str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the node has of receiving, for mail that stays here."""
+
+    ingest: Ingest
+    parser: Parser
+    receiver: Receiver
+    resolve: Resolve
+    is_local: IsLocal
+    committed: Callable[[Sequence[Appended]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """What accepts mail that is to leave: all that a command needs, which hands nothing over itself. `committed` is
+    told of what was stored, `wake` that something is due.
+    """
+
+    keys: DkimKeys
+    routes: Routes
+    acceptance: Acceptance
+    sending: Sending
+
+    @classmethod
+    def of(
+        cls,
+        core: Core,
+        parser: Parser,
+        is_local: IsLocal,
+        *,
+        committed: Callable[[Sequence[Appended]], None],
+        wake: Callable[[], None],
+    ) -> Outlet:
+        settings = core.settings
+        keys = DkimKeys(
+            core.database,
+            core.secrets.master_key,
+            core.clock,
+            other_master_key=core.secrets.other_master_key,
+            offload=parser.run,
+            algorithm=Algorithm(settings.dkim.algorithm.value),
+        )
+        relay = RelayUse(bool(settings.queue.relay_host), frozenset(settings.queue.relay_from_domains))
+        routes = Routes(is_local, relay)
+        acceptance = Acceptance(core.database, core.blobs, core.clock, core.ids, changed=committed, wake=wake)
+        sending = Sending(
+            core.database,
+            core.blobs,
+            core.clock,
+            core.ids,
+            queries=core.mailboxes.queries,
+            parser=parser,
+            acceptance=acceptance,
+            sign=keys.sign,
+            route=routes.route,
+            resource=shapes.message,
+            rules=SendRules(),
+        )
+        return cls(keys, routes, acceptance, sending)
+
+
+@contextmanager
+def open_outlet(core: Core) -> Iterator[Outlet]:
+    """For a process that is no server: the servers are told of what it stores, and hand it over."""
+
+    def committed(stored: Sequence[Appended]) -> None:
+        for one in stored:
+            core.live.changed(one.mailbox.mailbox_id, one.modseq)
+
+    parser = Parser()
+    try:
+        is_local = LocalDomains(core.database, core.clock).has
+        yield Outlet.of(core, parser, is_local, committed=committed, wake=lambda: tell_workers(core))
+    finally:
+        parser.close()
+
+
+def tell_workers(core: Core) -> None:
+    """Something is due: the workers of all processes need not wait until they look next."""
+    core.notifier.hint(OUTBOUND_CHANNEL, "due")
+
+
+class MailOut:
+    """`start` the work in a worker; `drain` before the ingest stops. `hinted` is for the channel of other processes."""
+
+    def __init__(self, core: Core, inside: Inside) -> None:
+        self._core = core
+        self._inside = inside
+        settings = core.settings
+        outlet = Outlet.of(core, inside.parser, inside.is_local, committed=inside.committed, wake=self.wake)
+        self.keys, self.routes, self.acceptance = outlet.keys, outlet.routes, outlet.acceptance
+        self.sending = outlet.sending
+        self.submission = Submission(
+            core.database,
+            self.acceptance,
+            inside.parser,
+            core.clock,
+            core.ids,
+            hostname=settings.server.hostname,
+            version=__version__,
+            sign=self.keys.sign,
+            route=self._route_submitted,
+            blobs=core.blobs,
+            limits=SubmissionLimits(settings.limits.submission_rate_limit, settings.limits.daily_send_limit),
+            hide_client_ip=settings.smtp.hide_client_ip,
+        )
+        self.closing = Closing(
+            core.database, core.blobs, core.clock, core.ids, queries=core.mailboxes.queries, changed=self._changed
+        )
+        self.queue = MailQueue(
+            core.database,
+            core.blobs,
+            core.clock,
+            core.ids,
+            sign=self.keys.sign,
+            changed=self._changed,
+            wake=self.wake,
+        )
+        self._dispatcher: Dispatcher | None = None
+        self._notices: BounceWriter | None = None
+        self._resolver: CachingResolver | None = None
+
+    def wake(self) -> None:
+        """Something was accepted: tell the workers of all processes."""
+        self.hinted()
+        tell_workers(self._core)
+
+    def hinted(self) -> None:
+        """Another process accepted something."""
+        if self._dispatcher is not None:
+            self._dispatcher.wake()
+
+    async def run(self) -> None:
+        """The worker's part: hand over what is due, until cancelled; drained before, it only waits for that."""
+        if self._dispatcher is None:
+            # What the system says of name servers is in files.
+            self._dispatcher = await asyncio.to_thread(self._make_dispatcher)
+        await self._dispatcher.run()
+        await asyncio.Event().wait()
+
+    async def run_notices(self) -> None:
+        """The worker's part: write the notices that are due, until cancelled."""
+        await self._bounce_writer().run()
+
+    async def drain(self, timeout: float) -> None:
+        """Finish what is under way, within `timeout` seconds."""
+        if self._dispatcher is not None:
+            await self._dispatcher.drain(timeout)
+        if self._resolver is not None:
+            await self._resolver.aclose()
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    async def _route_submitted(self, address: str, sender_domain: str) -> RouteKind:
+        return await self.routes.route(address, from_domain=sender_domain, mode=Mode.LIVE)
+
+    def _changed(self, ref: MailboxRef, modseq: int) -> None:
+        self._core.live.changed(ref.mailbox_id, modseq)
+
+    def _bounce_writer(self) -> BounceWriter:
+        if self._notices is None:
+            core, inside = self._core, self._inside
+
+            async def elsewhere(address: str) -> RouteKind:
+                return await self.routes.route(address, from_domain=core.settings.platform_domain, mode=Mode.LIVE)
+
+            self._notices = BounceWriter(
+                core.database,
+                core.blobs,
+                core.clock,
+                core.ids,
+                hostname=core.settings.server.hostname,
+                deliver=inside.ingest.deliver,
+                describe=inside.parser.describe,
+                offload=inside.parser.run,
+                elsewhere=Elsewhere(self.acceptance.accept, elsewhere),
+            )
+        return self._notices
+
+    def _noticed(self) -> None:
+        if self._notices is not None:
+            self._notices.wake()
+
+    def _make_dispatcher(self) -> Dispatcher:
+        core, settings = self._core, self._core.settings
+        outcomes = Outcomes(
+            core.database,
+            core.blobs,
+            core.clock,
+            core.ids,
+            random=random.random,
+            changed=self._changed,
+            noticed=self._noticed,
+            policy=RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts),
+            retry_unknown=settings.queue.unknown_outcome is UnknownOutcome.RETRY,
+            bounces=settings.queue.bounce_on_failure,
+        )
+        return Dispatcher(
+            core.database,
+            core.blobs,
+            core.clock,
+            outcomes,
+            self._transports(),
+            sign=self.keys.sign,
+            offload=self._inside.parser.run,
+            limits=DispatchLimits(
+                per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs
+            ),
+        )
+
+    def _transports(self) -> dict[RouteKind, Transport]:
+        core, settings, inside = self._core, self._core.settings, self._inside
+        queue, hostname = settings.queue, settings.server.hostname
+        breakers = Breakers(core.database, core.clock)
+        timeouts = Timeouts.of(Route.DIRECT)
+        transports: dict[RouteKind, Transport] = {
+            RouteKind.DIRECT: Direct(
+                DirectConfig(
+                    hostname,
+                    policy=RoutePolicy(
+                        own_names=frozenset({hostname, *settings.mx_hosts}), allow_private=queue.allow_private_targets
+                    ),
+                    timeouts=Timeouts(
+                        connect=queue.connect_timeout_secs,
+                        command=timeouts.command,
+                        final=timeouts.final,
+                        attempt=queue.delivery_timeout_secs,
+                    ),
+                ),
+                self._make_resolver(),
+                breakers,
+                random=random.random,
+                new_id=lambda _: f"direct:{core.ids.ulid()}",
+                links=Links(queue.max_connections_per_host),
+            ),
+            RouteKind.LOCAL: Local(
+                inside.resolve,
+                inside.receiver.receive,
+                core.clock,
+                hostname=hostname,
+                new_id=lambda _: f"local:{core.ids.ulid()}",
+            ),
+            RouteKind.SIMULATOR: Simulator(core.clock, new_id=lambda _: f"test-{core.ids.ulid()}"),
+        }
+        if queue.relay_host:
+            config = SmarthostConfig(
+                hostname,
+                queue.relay_host,
+                queue.relay_port,
+                tls=_RELAY_TLS[queue.relay_tls],
+                username=queue.relay_username,
+                password=queue.relay_password,
+            )
+            transports[RouteKind.SMARTHOST] = Smarthost(config, breakers, core.clock)
+        return transports
+
+    def _make_resolver(self) -> CachingResolver:
+        dns = self._core.settings.dns
+        servers = (
+            [parse_server(text) for text in dns.resolvers] or list(system_servers()) or [parse_server("127.0.0.1")]
+        )
+        self._resolver = CachingResolver(
+            self._core.clock,
+            servers,
+            limits=ResolverLimits(
+                timeout_secs=dns.timeout_secs,
+                attempts=dns.attempts,
+                cache_ttl_secs=dns.cache_ttl_secs,
+                negative_ttl_secs=dns.negative_ttl_secs,
+            ),
+            options=Options(tcp_fallback=dns.tcp_fallback),
+        )
+        return self._resolver
+
+
+__all__ = ["OUTBOUND_CHANNEL", "Inside", "MailOut", "Outlet", "open_outlet"]

@@ -1,0 +1,387 @@
+"""Many destinations, several workers, and workers that end in the middle: nothing is sent twice, nothing waits for the
+dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.base.clock import ManualClock
+from postroom.base.ids import IdGenerator
+from postroom.db import Database
+from postroom.db.pool import Connection
+from postroom.outbound import claiming
+from postroom.outbound.claiming import Group, Room
+from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.models import RouteKind, Status
+from postroom.outbound.outcomes import Outcomes, Report, Result
+from postroom.outbound.rules import Decided
+from postroom.smtp.outcome import DeliveryStatus, Outcome, Verdict
+from tests.mailbox.letters import check_mailbox
+from tests.outbound.fake_mx import SILENCE, FakeMx, servers
+from tests.outbound.mail_room import MailRoom, until
+
+
+@pytest.fixture
+async def room(db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Path) -> AsyncIterator[MailRoom]:
+    made = await MailRoom.open(db, clock, ids, tmp_path)
+    yield made
+    async with db.acquire() as conn:
+        await check_mailbox(conn, made.box.ref)
+    await made.close()
+
+
+@contextlib.asynccontextmanager
+async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield
+    finally:
+        await dispatcher.drain(10)
+        await asyncio.wait_for(task, 10)
+
+
+async def all_done(room: MailRoom, message: str, waiting: int) -> None:
+    """Until no more than so many recipients wait."""
+    for _ in range(3000):
+        statuses = Counter((await room.deliveries(message)).values())
+        if statuses["queued"] <= waiting:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(statuses)
+
+
+@pytest.mark.covers("mail-server:C5", "mail-server:C2")
+async def test_a_thousand_recipients_in_fifty_domains_of_which_five_are_dead(room: MailRoom) -> None:
+    async with servers(3) as some:
+        for n in range(50):
+            if n < 5:
+                # First in the queue, and whoever connects waits for ever.
+                room.net.silent.add(room.net.add(f"d{n}.example", None))
+            else:
+                room.net.add(f"d{n}.example", some[n % 3])
+        message = await room.accept(*(f"r{n}@d{n % 50}.example" for n in range(1000)))
+        dispatcher = room.dispatcher()
+        async with running(dispatcher):
+            await all_done(room, message, 100)
+            statuses = Counter((await room.deliveries(message)).values())
+            assert statuses == {"delivered": 900, "queued": 100}
+            assert dispatcher.held == 5
+        received = [one for mx in some for message_ in mx.delivered for one in message_.recipients]
+        assert sorted(received) == sorted(f"r{n}@d{n % 50}.example" for n in range(1000) if n % 50 >= 5)
+    assert (await room.row(message, "r0@d0.example"))["claim_token"] is None, "given back"
+
+
+async def test_a_flood_for_a_dead_destination_delays_nobody(room: MailRoom) -> None:
+    async with FakeMx() as mx:
+        room.net.silent.add(room.net.add("dead.example", None))
+        room.net.add("alive.example", mx)
+        for _ in range(60):
+            await room.accept("a@dead.example")
+        message = await room.accept("a@alive.example")
+        # The dead one has its place; however many wait for it, what is behind them is reached.
+        async with running(room.dispatcher(DispatchLimits(groups=4))):
+            await all_done(room, message, 0)
+        assert room.net.dialled["8.0.0.0"] == 1
+    async with room.db.acquire() as conn:
+        assert await conn.fetchval("SELECT max(attempts) FROM deliveries WHERE domain = 'dead.example'") <= 1
+
+
+@pytest.mark.covers("mail-server:C4")
+async def test_what_finds_its_destination_unreachable_is_answered_from_memory(room: MailRoom) -> None:
+    room.net.add("down.example", None)
+    messages = [await room.accept("a@down.example") for _ in range(30)]
+    dispatcher = room.dispatcher()
+    assert await dispatcher.run_due() == 30
+    assert room.net.dialled["8.0.0.0"] == 1
+    rows = [await room.row(one) for one in messages]
+    assert {(row["status"], row["tries"], row["enhanced_code"]) for row in rows} == {("deferred", 1, "4.4.1")}
+    async with FakeMx() as mx:
+        room.net.ports["8.0.0.0"] = mx.port
+        room.clock.advance(70)
+        assert await dispatcher.run_due() == 30
+        assert len(mx.delivered) == 30
+        assert mx.most_open <= 4
+
+
+@pytest.mark.covers("mail-server:C3")
+async def test_two_workers_on_one_database(room: MailRoom) -> None:
+    async with servers(2) as some:
+        for n in range(10):
+            room.net.add(f"d{n}.example", some[n % 2])
+        messages = [await room.accept(*(f"r{k}@d{(n + k) % 10}.example" for k in range(6))) for n in range(20)]
+        counts = await asyncio.gather(*(room.dispatcher().run_due() for _ in range(3)))
+        assert sum(counts) == 120
+        while "queued" in {await room.status(one) for one in messages}:
+            # Together they had no room for more connections to a host.
+            room.clock.advance(1)
+            await asyncio.gather(*(room.dispatcher().run_due() for _ in range(3)))
+        received = Counter((message.data, one) for mx in some for message in mx.delivered for one in message.recipients)
+    assert len(received) == 120
+    assert set(received.values()) == {1}
+    for message in messages:
+        assert await room.status(message) == "delivered"
+        kinds = Counter(kind for kind, _ in await room.events(message))
+        assert kinds == {"message.sent": 1, "message.delivered": 6}
+
+
+# -- workers that end -------------------------------------------------------------------------------------------------
+
+Step = Callable[[MailRoom, FakeMx, asyncio.Event], None]
+
+
+def at_connect(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
+    connect = room.net.connect
+
+    async def hanging(*arguments: Any) -> Any:
+        if not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        return await connect(*arguments)
+
+    room.transports[RouteKind.DIRECT]._connect = hanging  # type: ignore[attr-defined] # the test's way in
+
+
+def at_reply(name: str) -> Step:
+    """The server falls silent at a command."""
+
+    def step(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
+        answer = mx._answer
+
+        def silent(asked: str, default: str) -> str | None:
+            if asked == name and not reached.is_set():
+                reached.set()
+                return SILENCE
+            return answer(asked, default)
+
+        mx._answer = silent  # type: ignore[method-assign,assignment] # the test's way in
+
+    return step
+
+
+def at_start(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
+    """Recorded that the message goes out, and not a byte of it sent."""
+    start = room.outcomes.start
+
+    async def hanging(group: Group, ids: Sequence[int]) -> bool:
+        answer = await start(group, ids)
+        if not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        return answer
+
+    room.outcomes.start = hanging  # type: ignore[method-assign] # the test's way in
+
+
+def at_final(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
+    class Hold(asyncio.Event):
+        async def wait(self) -> bool:  # type: ignore[override] # it says that it was reached
+            if not reached.is_set():
+                reached.set()
+                await asyncio.Event().wait()
+            return True
+
+    mx.hold = Hold()
+
+
+def at_record(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
+    record = room.outcomes.record
+
+    async def hanging(result: Result) -> None:
+        if not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        await record(result)
+
+    room.outcomes.record = hanging  # type: ignore[method-assign] # the test's way in
+
+
+@pytest.mark.covers("mail-server:C3", "edge:G2", "NFR-REL-1")
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [
+        (at_connect, "delivered"),
+        (at_reply("greeting"), "delivered"),
+        (at_reply("MAIL"), "delivered"),
+        (at_reply("DATA"), "delivered"),
+        (at_start, "uncertain"),
+        (at_final, "uncertain"),
+        (at_record, "uncertain"),
+    ],
+)
+async def test_a_worker_that_is_killed(room: MailRoom, step: Step, after: str) -> None:
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        message = await room.accept("anna@example.com")
+        reached = asyncio.Event()
+        step(room, mx, reached)
+        worker = asyncio.create_task(room.dispatcher().run())
+        await asyncio.wait_for(reached.wait(), 30)
+        worker.cancel()  # as a kill does, it gives nothing back
+        await asyncio.gather(worker, return_exceptions=True)
+        assert await room.dispatcher().run_due() == 0, "its claim still holds"
+        room.clock.advance(claiming.LEASE.total_seconds())
+        await room.dispatcher().run_due()
+        room.clock.advance(86400)
+        await room.dispatcher().run_due()
+        assert await room.status(message) == after
+        assert len(mx.messages) <= 1
+        assert (len(mx.delivered) == 1) or after == "uncertain"
+    assert (await room.row(message))["tries"] == 1, "what was lost is not counted"
+
+
+@pytest.mark.covers("mail-server:C3")
+async def test_a_worker_that_is_told_to_stop_gives_back_what_it_has_not_begun(room: MailRoom) -> None:
+    async with FakeMx(hold=asyncio.Event()) as mx:
+        room.net.add("example.com", mx)
+        for _ in range(10):
+            await room.accept("anna@example.com")
+        dispatcher = room.dispatcher()
+        worker = asyncio.create_task(dispatcher.run())
+        await until(lambda: len(mx.messages) == 1)
+        draining = asyncio.create_task(dispatcher.drain(30))
+        await asyncio.sleep(0)
+        assert mx.hold is not None
+        mx.hold.set()
+        await asyncio.wait_for(draining, 30)
+        await asyncio.wait_for(worker, 30)
+        done = len(mx.delivered)
+        assert done >= 1
+        async with room.db.acquire() as conn:
+            rows = await conn.fetch("SELECT status, attempts, lease_until FROM deliveries")
+        assert Counter(row["status"] for row in rows) == Counter({"delivered": done, "queued": 10 - done})
+        assert all(row["lease_until"] is None and row["attempts"] == 0 for row in rows)
+        fresh = await MailRoom.dispatcher(room).run_due()
+        assert fresh == 10 - done
+        assert len(mx.delivered) == 10
+
+
+async def end_sessions(room: MailRoom) -> None:
+    """As when the database server restarts."""
+    connection = await room.db.connect()
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    finally:
+        await connection.close()
+
+
+@pytest.mark.covers("decisions:B15")
+@pytest.mark.parametrize("moment", ["connect", "final"])
+async def test_connections_to_the_database_that_end_in_the_middle(room: MailRoom, moment: str) -> None:
+    go_on, connect = asyncio.Event(), room.net.connect
+
+    async def waiting(*arguments: Any) -> Any:
+        if moment == "connect":
+            await go_on.wait()
+        return await connect(*arguments)
+
+    room.transports[RouteKind.DIRECT]._connect = waiting  # type: ignore[attr-defined] # the test's way in
+    async with FakeMx(hold=go_on) as mx:
+        room.net.add("example.com", mx)
+        message = await room.accept("anna@example.com")
+        dispatcher = room.dispatcher()
+        working = asyncio.create_task(dispatcher.run_due())
+        await until(lambda: bool(mx.messages) if moment == "final" else dispatcher.held == 1)
+        await end_sessions(room)
+        go_on.set()
+        with contextlib.suppress(Exception):  # whatever the claim's own next look meets
+            await working
+        for _ in range(100):
+            if await room.status(message) == "delivered":
+                break
+            await asyncio.sleep(0.05)
+        assert (await room.status(message), len(mx.messages)) == ("delivered", 1)
+
+
+class Torn:
+    """A database whose commits succeed, and are not heard of, so many times."""
+
+    def __init__(self, database: Database, times: int) -> None:
+        self._database, self.left = database, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._database.transaction() as conn:
+            yield conn
+        if self.left:
+            self.left -= 1
+            raise ConnectionResetError
+
+
+@pytest.mark.covers("decisions:B15")
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "Ok"),
+        Decided(Status.BOUNCED, code=550, enhanced="5.1.1", text="No", bounce="hard"),
+        Decided(Status.UNCERTAIN, reason="transport_timeout"),
+    ],
+)
+async def test_a_commit_whose_answer_is_lost_is_not_done_twice(room: MailRoom, outcome: Outcome | Decided) -> None:
+    message = await room.accept("anna@example.com")
+    async with room.db.acquire() as conn:
+        (group,) = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+    torn: Any = Torn(room.db, 1)
+    outcomes = Outcomes(
+        torn, room.blobs, room.clock, room.ids, random=lambda: 0.5, changed=lambda *_: None, noticed=lambda: None
+    )
+    await outcomes.record(Result(group, (Report(group.ids[0], outcome, "mx.example"),), "direct", "direct:1"))
+    assert torn.left == 0
+    async with room.db.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM delivery_attempts") == 1
+        assert await conn.fetchval("SELECT count(*) FROM changes WHERE kind = 'delivery'") == 1
+        assert await conn.fetchval("SELECT count(*) FROM bounce_tasks") == (
+            isinstance(outcome, Decided) and bool(outcome.bounce)
+        )
+    kinds = Counter(kind for kind, _ in await room.events(message))
+    assert set(kinds.values()) == {1}
+
+
+@pytest.mark.covers("decisions:D24", "decisions:B10")
+async def test_results_of_one_mailbox_are_written_together(room: MailRoom) -> None:
+    messages = [await room.accept("a@d.example") for _ in range(40)]
+    async with room.db.acquire() as conn:
+        groups = await claiming.claim(conn, now=room.clock.now(), room=Room(100, {}, 100))
+    assert len(groups) == 40
+    before = len(room.changed)
+    taken = Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "Ok")
+    results = [
+        Result(group, (Report(group.ids[0], taken, "mx.example"),), "direct", f"direct:{n}")
+        for n, group in enumerate(groups)
+    ]
+    await asyncio.gather(*(room.outcomes.record(result) for result in results))
+    assert len(room.changed) - before <= 3
+    assert {await room.status(message) for message in messages} == {"delivered"}
+    async with room.db.acquire() as conn:
+        ids = await conn.fetch("SELECT provider_message_id FROM outbound_messages")
+    assert len({row[0] for row in ids}) == 40
+
+
+async def test_a_result_that_cannot_be_stored_does_not_keep_the_others(room: MailRoom) -> None:
+    for _ in range(3):
+        await room.accept("a@d.example")
+    async with room.db.acquire() as conn:
+        groups = await claiming.claim(conn, now=room.clock.now(), room=Room(100, {}, 100))
+    good = Decided(Status.DELIVERED, code=250, text="Ok")
+    bad = Decided(Status.DELIVERED, code=250, text="\x00")  # nothing else lets this through
+    work: list[Awaitable[None]] = [
+        room.outcomes.record(Result(group, (Report(group.ids[0], bad if n == 1 else good),)))
+        for n, group in enumerate(groups)
+    ]
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    assert [answer is None for answer in answers] == [True, False, True]
+    async with room.db.acquire() as conn:
+        found = await conn.fetch("SELECT status FROM deliveries ORDER BY id")
+    assert [row["status"] for row in found] == ["delivered", "queued", "delivered"]
