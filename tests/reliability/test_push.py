@@ -20,8 +20,10 @@ async def _cut_hints(server: Server, count: int) -> None:
     conn = await server.deployment.postgres.connect()
     try:
         async with asyncio.timeout(PATIENCE):
-            while len(pids := [row["pid"] for row in await conn.fetch(_LISTENING)]) < count:  # noqa: ASYNC110
+            pids: list[int] = []
+            while len(pids) < count:  # noqa: ASYNC110 - PostgreSQL tells nobody who listens
                 await asyncio.sleep(0.05)
+                pids = [row["pid"] for row in await conn.fetch(_LISTENING)]
         assert len(pids) == count
         await conn.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS gone (pid)", pids)
     finally:
