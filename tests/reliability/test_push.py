@@ -21,7 +21,7 @@ async def _cut_hints(server: Server, count: int) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             pids: list[int] = []
-            while len(pids) < count:  # noqa: ASYNC110 - PostgreSQL tells nobody who listens
+            while len(pids) < count:
                 await asyncio.sleep(0.05)
                 pids = [row["pid"] for row in await conn.fetch(_LISTENING)]
         assert len(pids) == count
