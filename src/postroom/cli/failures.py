@@ -152,7 +152,7 @@ def _infrastructure(error: BaseException) -> Failure | None:
         message = str(error)
     elif isinstance(error, StorageError):
         message, fix = f"the mail store cannot be used: {error}", "postroom doctor says more."
-    elif isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+    elif isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         kind = type(error).__name__
         message = f"the database went away ({kind})" if is_transient(error) else f"the database refused ({kind})"
         fix = "Look at the server and its log, then try again."

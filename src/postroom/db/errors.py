@@ -24,6 +24,16 @@ _TRANSIENT_CLASSES = frozenset({"08", "53", "58"})
 _TRANSIENT = _CONNECTION_LOST | _SERIALIZATION | {_LOCK_NOT_AVAILABLE, "57014", "25P03", "25P04"}
 
 
+BROKEN = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""How a connection that has lost its server may answer the next call; the driver's own state can be out of step."""
+
+
 class DatabaseError(Exception):
     """Base of the errors that this package raises itself. The message says what happened and what to do."""
 

@@ -18,11 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-import asyncpg
-
 from postroom.base import log
 
-from .errors import DatabaseUnavailable
+from .errors import BROKEN, DatabaseUnavailable
 from .pool import ConnectionTarget, Database
 
 if TYPE_CHECKING:
@@ -134,13 +132,7 @@ class Notifier:
                     if connection is None or connection.is_closed():
                         connection = await self._target.connect()
                     await self._send(connection, batch)
-                except (
-                    DatabaseUnavailable,
-                    OSError,
-                    TimeoutError,
-                    asyncpg.PostgresError,
-                    asyncpg.InterfaceError,
-                ) as exc:
+                except (DatabaseUnavailable, *BROKEN) as exc:
                     self._put_back(batch)
                     _log.warning(
                         "hints not sent, will try again", error_class=type(exc).__name__, retry_in_seconds=pause
@@ -267,14 +259,7 @@ class Listener:
                     self._listening.clear()
                     connection.terminate()
                 _log.warning("connection for hints lost, making a new one")
-            except (
-                DatabaseUnavailable,
-                OSError,
-                TimeoutError,
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-                asyncpg.InternalClientError,
-            ) as exc:
+            except (DatabaseUnavailable, *BROKEN) as exc:
                 _log.warning("connection for hints failed", error_class=type(exc).__name__, retry_in_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

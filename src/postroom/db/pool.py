@@ -24,7 +24,7 @@ from asyncpg.transaction import Transaction
 
 from postroom.base import log
 
-from .errors import DatabaseRefusedError, DatabaseUnavailable, NestedAcquireError, UnsupportedServerError
+from .errors import BROKEN, DatabaseRefusedError, DatabaseUnavailable, NestedAcquireError, UnsupportedServerError
 from .launcher import LocalPostgres
 
 if TYPE_CHECKING:
@@ -54,14 +54,6 @@ _UNREACHABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
-)
-# How a connection that has lost its server may answer the next call; the driver's own state can be out of step.
-_BROKEN = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
 )
 _REFUSED = (
     ValueError,  # a malformed URL
@@ -265,7 +257,7 @@ class Database:
     async def _give_back(self, pool: _Pool, connection: _Pooled) -> None:
         try:
             await pool.release(connection, timeout=self._acquire_timeout)
-        except _BROKEN as exc:
+        except BROKEN as exc:
             # The pool has closed it. What the block did is decided: a commit that succeeded must not become an error.
             _log.debug("a broken connection was dropped", error_class=type(exc).__name__)
 
@@ -280,7 +272,7 @@ async def _roll_back(connection: Connection, transaction: Transaction) -> None:
     """Roll back; on a connection that is broken, end it, so that the block's own error is the one that is seen."""
     try:
         await transaction.rollback()
-    except _BROKEN as exc:
+    except BROKEN as exc:
         # When the session ended by itself the pool has taken the connection back already.
         with contextlib.suppress(asyncpg.InterfaceError):
             connection.terminate()

@@ -62,18 +62,22 @@ class Session:
     async def abandon(self) -> None:
         """End a transaction in which nothing was done."""
         if self.begun:
-            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with contextlib.suppress(*db_errors.BROKEN):
                 async with self.use() as conn:
                     await conn.execute("ROLLBACK")
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[_Raw]:
-        """The connection with its open transaction, which the block ends. After an error that it leaves open, or on a
-        broken connection, the connection is given up."""
+        """The connection with its open transaction, which the block ends. When it does not, or raises what comes of a
+        lost connection, the connection is given up."""
         assert self._conn is not None
         self.begun = False
         try:
             yield self._conn
+        except Exception as error:
+            if db_errors.is_connection_lost(error) or isinstance(error, TimeoutError):
+                self._drop()
+            raise
         finally:
             if self._conn is not None and (self._conn.is_closed() or self._conn.is_in_transaction()):
                 self._drop()
@@ -81,12 +85,14 @@ class Session:
     def _drop(self) -> None:
         conn, self._conn, self.begun = self._conn, None, False
         if conn is not None:
-            conn.terminate()
+            # The driver may know before us that there is nothing left to end.
+            with contextlib.suppress(*db_errors.BROKEN):
+                conn.terminate()
 
     async def close(self) -> None:
         conn, self._conn, self.begun = self._conn, None, False
         if conn is not None:
-            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with contextlib.suppress(*db_errors.BROKEN):
                 await conn.close(timeout=5)
 
 

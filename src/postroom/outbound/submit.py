@@ -13,15 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-import asyncpg
-
 from postroom.accounts.models import Mode
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs import BlobMissing, BlobStore
-from postroom.db.errors import DatabaseUnavailable
+from postroom.db.errors import BROKEN, DatabaseUnavailable
 from postroom.db.pool import Database
 from postroom.directory.models import Identity
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
@@ -345,7 +343,7 @@ class Sending:
                 await ledger.release(conn, attempt.reservation)
                 if attempt.thread_id is not None:
                     await thread_lock.release(conn, ref, attempt.thread_id, attempt.message_id)
-        except (DatabaseUnavailable, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (DatabaseUnavailable, *BROKEN) as error:
             log.warning("send_not_released", message_id=attempt.message_id, error=type(error).__name__)
 
     async def _unlock(self, ref: MailboxRef, attempt: _Attempt) -> None:
@@ -353,7 +351,7 @@ class Sending:
         try:
             async with self._database.acquire() as conn:
                 await thread_lock.release(conn, ref, attempt.thread_id, attempt.message_id, accepted=True)
-        except (DatabaseUnavailable, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (DatabaseUnavailable, *BROKEN) as error:
             log.warning("thread_not_unlocked", message_id=attempt.message_id, error=type(error).__name__)
 
 
