@@ -30,6 +30,7 @@ from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
+from postroom.inbound.reception import Reception
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended
 from postroom.mailbox.prune import prune_changes
@@ -125,13 +126,13 @@ class Node:
             version=__version__,
             local_mailbox=self._local_mailbox,
         )
+        self.reception = Reception(self.directory.resolve, self.receiver)
         self.mail_out = MailOut(
             core,
             Inside(
                 ingest=self.ingest,
                 parser=self.parser,
-                receiver=self.receiver,
-                resolve=self.directory.resolve,
+                reception=self.reception,
                 is_local=self.local_domains.has,
                 committed=self._committed,
             ),
@@ -205,8 +206,7 @@ class Node:
         settings = self.core.settings
         return SmtpDoors(
             self.core,
-            self.directory,
-            self.receiver,
+            self.reception,
             self.mail_out.submission,
             self.sign_in,
             limits=ListenerLimits(

@@ -17,10 +17,8 @@ from postroom.accounts.models import Mode
 from postroom.app import Core
 from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
-from postroom.directory.models import Recipient
-from postroom.directory.models import Refusal as DirectoryRefusal
 from postroom.inbound.parsing import Parser
-from postroom.inbound.receive import Receiver
+from postroom.inbound.reception import Reception
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
@@ -57,7 +55,6 @@ LOCAL_RESOLVER: Final = "127.0.0.1"
 
 _RELAY_TLS = {RelayTls.STARTTLS: TlsUse.STARTTLS, RelayTls.IMPLICIT: TlsUse.IMPLICIT, RelayTls.NONE: TlsUse.NONE}
 
-Resolve = Callable[[str], Awaitable[Recipient | DirectoryRefusal]]
 IsLocal = Callable[[str], Awaitable[bool]]
 
 
@@ -67,8 +64,7 @@ class Inside:
 
     ingest: Ingest
     parser: Parser
-    receiver: Receiver
-    resolve: Resolve
+    reception: Reception
     is_local: IsLocal
     committed: Callable[[Sequence[Appended]], None]
 
@@ -297,8 +293,8 @@ class MailOut:
                 links=Links(queue.max_connections_per_host),
             ),
             RouteKind.LOCAL: Local(
-                inside.resolve,
-                inside.receiver.receive,
+                inside.reception.resolve,
+                inside.reception.receive,
                 core.clock,
                 hostname=hostname,
                 new_id=lambda _: f"local:{core.ids.ulid()}",

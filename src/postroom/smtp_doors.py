@@ -9,10 +9,8 @@ from typing import Any
 from postroom.accounts.service.sign_in import SignIn
 from postroom.app import Core
 from postroom.base.settings_tree import Role
-from postroom.directory.models import Recipient
 from postroom.directory.models import Refusal as DirectoryRefusal
-from postroom.directory.resolver import Directory
-from postroom.inbound.receive import Receiver
+from postroom.inbound.reception import Addressee, Reception
 from postroom.outbound.submission import Submission
 from postroom.servers.limits import ConnectionCounter, MemoryBudget
 from postroom.servers.lmtp import LmtpListener
@@ -29,8 +27,7 @@ class SmtpDoors:
     def __init__(
         self,
         core: Core,
-        directory: Directory,
-        receiver: Receiver,
+        reception: Reception,
         submission: Submission,
         sign_in: SignIn,
         *,
@@ -39,9 +36,8 @@ class SmtpDoors:
         context: ssl.SSLContext,
     ) -> None:
         self._core = core
-        self._directory = directory
-        self._receiver = receiver
-        self._door = Door(sign_in, directory.resolve, submission)
+        self._reception = reception
+        self._door = Door(sign_in, reception.resolve, submission)
         self._limits = limits
         self._budget = budget
         self._context = context
@@ -73,9 +69,9 @@ class SmtpDoors:
         if Role.LMTP in roles and endpoint is not None:
             yield "lmtp", endpoint.host, endpoint.port, self._lmtp()
 
-    async def resolve(self, address: str, session: SessionInfo) -> Recipient | Refusal:
-        """The directory's answer, in the listener's words."""
-        found = await self._directory.resolve(address)
+    async def resolve(self, address: str, session: SessionInfo) -> Addressee | Refusal:
+        """The reception's answer, in the listener's words."""
+        found = await self._reception.resolve(address, session.mail_from)
         if isinstance(found, DirectoryRefusal):
             return Refusal(Reply(found.code, found.enhanced, found.text))
         return found
@@ -86,13 +82,13 @@ class SmtpDoors:
             return MxListener(
                 self._config,
                 resolve=self.resolve,
-                receive=self._receiver.receive,
+                receive=self._reception.receive,
                 limits=self._limits,
                 ssl_context=self._context,
                 budget=self._budget,
                 now=now,
             )
-        both = AtMx(self._door, self.resolve, self._receiver.receive)
+        both = AtMx(self._door, self.resolve, self._reception.receive)
         return MxListener(
             self._config,
             resolve=both.resolve,
@@ -119,11 +115,11 @@ class SmtpDoors:
             counter=counter,
         )
 
-    def _lmtp(self) -> LmtpListener[Recipient]:
+    def _lmtp(self) -> LmtpListener[Addressee]:
         return LmtpListener(
             self._config,
             resolve=self.resolve,
-            receive=self._receiver.receive_each,
+            receive=self._reception.receive_each,
             now=self._core.clock.now,
             allow=self._core.settings.lmtp.allow,
             limits=self._limits,

@@ -33,6 +33,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
+from postroom.directory.models import Recipient, Refusal
 from postroom.directory.resolver import Directory
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.models import Appended, MailboxRef
@@ -42,7 +43,7 @@ from postroom.outbound.models import RouteKind
 from postroom.outbound.submission import Destination, Submission, SubmissionLimits
 from postroom.servers.submission import Door, SubmissionListener
 from postroom.smtp import ServerConfig
-from postroom.smtp.envelope import Envelope
+from postroom.smtp.envelope import Envelope, SessionInfo
 from postroom.smtp.params import NO_MAIL_PARAMETERS, MailParameters, RcptParameters
 
 PEPPER = b"p" * 32
@@ -113,6 +114,9 @@ class PostOffice:
             **options,
         )
 
+    async def find(self, address: str, mail_from: str) -> Recipient | Refusal:
+        return await self.directory.resolve(address)
+
     async def sign(self, wire: bytes, domain: str) -> bytes:
         if self.failure is not None:
             raise self.failure
@@ -127,7 +131,7 @@ class PostOffice:
         """A submission listener on a free port."""
         config = options.pop("config", ServerConfig("mail.agents.example"))
         submission = options.pop("submission", None) or self.submission()
-        door = Door(self.sign_in, self.directory.resolve, submission)
+        door = Door(self.sign_in, self.find, submission)
         listener = SubmissionListener(
             config, door, ssl_context=tls, implicit_tls=implicit, now=self.clock.now, **options
         )
@@ -158,10 +162,11 @@ class PostOffice:
         parameters: MailParameters = NO_MAIL_PARAMETERS,
         recipient_parameters: tuple[RcptParameters, ...] = (),
     ) -> Envelope[Destination]:
-        door = Door(self.sign_in, self.directory.resolve, self.submission())
+        door = Door(self.sign_in, self.find, self.submission())
+        session = SessionInfo("c0ffee", "192.0.2.7", "laptop.example", True, mail_from)
         resolved = []
         for address in recipients or ("ann@example.com",):
-            found = await door.resolve(address.lower(), None)  # type: ignore[arg-type]  # what the session is matters not
+            found = await door.resolve(address.lower(), session)
             assert isinstance(found, Destination), found
             resolved.append((address, found))
         return Envelope(

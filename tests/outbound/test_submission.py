@@ -21,6 +21,7 @@ from postroom.mail import mime
 from postroom.outbound.submission import Destination, SubmissionLimits, reply_of
 from postroom.outbound.submitted import REPLIES, Read, read
 from postroom.servers.submission import Door
+from postroom.smtp.envelope import SessionInfo
 from postroom.smtp.params import Body, MailParameters, Notify, RcptParameters, Return
 
 from .submitting import DOMAIN, SIGNATURE, PostOffice, lab, mail, post_office, recipients_of
@@ -508,8 +509,8 @@ async def test_faults_of_ours_are_temporary(office: PostOffice) -> None:
 
 @pytest.mark.covers("mail-server:A3", "mail-server:A6", "edge:A6")
 async def test_recipients(office: PostOffice) -> None:
-    door = Door(office.sign_in, office.directory.resolve, office.submission())
-    info: Any = None
+    door = Door(office.sign_in, office.find, office.submission())
+    info = SessionInfo("c0ffee", "192.0.2.7", "laptop.example", True, f"carol@{DOMAIN}")
 
     async def found(address: str) -> tuple[str, bool] | int:
         answer = await door.resolve(address, info)

@@ -324,7 +324,7 @@ async def test_mail_within_the_deployment(room: MailRoom) -> None:
     async with room.db.acquire() as conn:
         await conn.execute("UPDATE mailboxes SET quota_bytes = 10 WHERE id = $1", full.ref.mailbox_id)
 
-    async def resolve(address: str) -> To | Refusal:
+    async def resolve(address: str, mail_from: str) -> To | Refusal:
         if address.startswith("later@"):
             return Refusal(451, "4.3.0", "Temporary local problem, please try again later")
         return known.get(address) or Refusal(550, "5.1.1", "No such user here")
@@ -369,7 +369,7 @@ async def test_mail_within_the_deployment(room: MailRoom) -> None:
 
 
 async def test_a_mailbox_that_fills_up_is_alone_with_that(room: MailRoom) -> None:
-    async def resolve(address: str) -> To:
+    async def resolve(address: str, mail_from: str) -> To:
         return To(address, len(address))
 
     async def receive(envelope: Any, raw: bytes) -> Any:

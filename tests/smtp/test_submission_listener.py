@@ -395,7 +395,7 @@ async def test_submission_at_the_mx(office: PostOffice) -> None:
         taken.append((envelope.mail_from, envelope.recipients))
         return Reply(250, "2.0.0", "Ok")
 
-    door = Door(office.sign_in, office.directory.resolve, office.submission())
+    door = Door(office.sign_in, office.find, office.submission())
     both: AtMx[str] = AtMx(door, resolve, receive)
     listener: MxListener[Any] = MxListener(
         ServerConfig("mx.agents.example"),

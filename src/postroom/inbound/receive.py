@@ -85,7 +85,7 @@ class Receiver:
 
     async def receive(self, envelope: Envelope[T], raw: bytes) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
-        if _loops(raw):
+        if loops(raw):
             log.info("message_refused", connection_id=envelope.connection_id, reason="loop")
             return replies.MAIL_LOOP
         named = [target for _, target in envelope.recipients]
@@ -207,7 +207,7 @@ class Receiver:
         return wanted
 
 
-def _loops(raw: bytes) -> bool:
+def loops(raw: bytes) -> bool:
     """Whether the message has come through this server too often (A6); its `Received` lines the listener counts.
 
     Hardly any mail has the field, which is found out without reading the header.

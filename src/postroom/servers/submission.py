@@ -18,6 +18,7 @@ from postroom.base.settings_tree import PlaintextAuth
 from postroom.directory.models import Recipient
 from postroom.directory.models import Refusal as DirectoryRefusal
 from postroom.directory.rules import FOREIGN
+from postroom.inbound.reception import Addressee, Passage
 from postroom.outbound.submission import Destination
 from postroom.servers.limits import ConnectionCounter, MemoryBudget
 from postroom.servers.smtp import ListenerLimits, Receive, Resolve, SmtpListener
@@ -52,8 +53,8 @@ class Submits(Protocol):
     async def submit(self, envelope: Envelope[Destination], raw: bytes, account: Principal, /) -> Reply: ...
 
 
-Find = Callable[[str], Awaitable[Recipient | DirectoryRefusal]]
-"""Whose an address is (`directory.Directory.resolve`)."""
+Find = Callable[[str, str], Awaitable[Addressee | DirectoryRefusal]]
+"""Who takes mail to an address from a sender (`inbound.reception.Reception.resolve`)."""
 
 
 class Door:
@@ -77,10 +78,12 @@ class Door:
 
     async def resolve(self, address: str, session: SessionInfo) -> Destination | Refusal:
         """Ours as the directory says; everybody else's is taken. An unknown address of ours is never relayed (A3)."""
-        found = await self._find(address)
+        found = await self._find(address, session.mail_from)
         if isinstance(found, Recipient):
             return Destination(address, found)
-        return Destination(address) if found == FOREIGN else Refusal(Reply(found.code, found.enhanced, found.text))
+        if isinstance(found, Passage) or found == FOREIGN:
+            return Destination(address)
+        return Refusal(Reply(found.code, found.enhanced, found.text))
 
     async def receive(self, envelope: Envelope[Destination], raw: bytes) -> Reply:
         return await self._submission.submit(envelope, raw, _account(envelope.account))

@@ -8,7 +8,6 @@ from typing import Final, Generic, TypeVar
 
 from postroom.base.clock import Clock
 from postroom.directory.models import Refusal
-from postroom.inbound.receive import Target
 from postroom.outbound.claiming import Claimed
 from postroom.outbound.outcomes import Report
 from postroom.outbound.transports.base import Attempt, NewMessageId, NoRoom, Parcel, local_trouble
@@ -21,18 +20,18 @@ from postroom.smtp.schedule import Route
 
 FULL: Final = "4.2.2"
 
-T = TypeVar("T", bound=Target)
+T = TypeVar("T")
 
 
 class Local(Generic[T]):
-    """`resolve` is the directory's answer for an address, `receive` what takes a complete message: all recipients or
-    none. A message that was received already, with the same octets, is not stored twice; so an attempt whose end is not
-    known is simply made again, and none is ever uncertain.
+    """`resolve` is who takes mail to an address from a sender, `receive` what takes a complete message: all recipients
+    or none. A message that was received already, with the same octets, is not stored twice; so an attempt whose end is
+    not known is simply made again, and none is ever uncertain.
     """
 
     def __init__(
         self,
-        resolve: Callable[[str], Awaitable[T | Refusal]],
+        resolve: Callable[[str, str], Awaitable[T | Refusal]],
         receive: Callable[[Envelope[T], bytes], Awaitable[Reply]],
         clock: Clock,
         *,
@@ -50,7 +49,7 @@ class Local(Generic[T]):
         reports: list[Report] = []
         found: list[tuple[Claimed, T]] = []
         for one in parcel.group.recipients:
-            answer = await self._resolve(one.recipient)
+            answer = await self._resolve(one.recipient, parcel.group.letter.envelope_from)
             if isinstance(answer, Refusal):
                 outcome = self._judge(Reply(answer.code, answer.enhanced, answer.text), Stage.RCPT)
                 reports.append(Report(one.id, outcome, self._hostname))

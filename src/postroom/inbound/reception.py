@@ -1,0 +1,121 @@
+"""What the listeners ask, and give mail to: mailboxes, and recipients that no mailbox has (mail-server A6, A8).
+
+Mail to such a recipient is a *passage*: a door takes it and does with it what it is for: passes it on, or reads a
+bounce. Mailboxes come first, for they know a message that they have stored already, so that a sender who has to try
+again because a door could not take it makes no second copy. Doors, too, must bear being given the same message again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from postroom.directory.models import Recipient, Refusal
+from postroom.inbound.receive import Receiver, loops
+from postroom.smtp import replies
+from postroom.smtp.envelope import Envelope
+from postroom.smtp.replies import Reply
+
+Find = Callable[[str], Awaitable[Recipient | Refusal]]
+"""The directory's answer for an address."""
+
+
+class Door(Protocol):
+    """Takes mail to recipients of one kind."""
+
+    async def resolve(self, address: str, mail_from: str, /) -> Passage | Recipient | Refusal | None:
+        """None for an address that is not of this kind. `mail_from` is empty for the null sender."""
+        ...
+
+    async def take(self, envelope: Envelope[Passage], raw: bytes, /) -> Reply:
+        """Take the message for these passages, all of this door: a 250 once it is durable. A refusal is everybody's,
+        and after the mailboxes took the message it should be temporary: what can be refused for good is refused by
+        `resolve`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A recipient whose mail `door` takes; `what` is the door's own. `base` is the address without its detail."""
+
+    door: Door
+    base: str
+    what: Any
+
+
+Addressee = Recipient | Passage
+
+
+class Reception:
+    """The directory and the receiver, with the doors in front. One per process."""
+
+    def __init__(self, find: Find, receiver: Receiver, doors: Sequence[Door] = ()) -> None:
+        self._find = find
+        self._receiver = receiver
+        self._doors = tuple(doors)
+
+    async def resolve(self, address: str, mail_from: str) -> Addressee | Refusal:
+        """Who takes mail to `address` (all lower case, domain in A-labels, detail still in it) from this sender."""
+        for door in self._doors:
+            answer = await door.resolve(address, mail_from)
+            if answer is not None:
+                return answer
+        return await self._find(address)
+
+    async def receive(self, envelope: Envelope[Addressee], raw: bytes) -> Reply:
+        """Take the message for all its recipients; the reply is given once it is durable for all."""
+        boxes, passages = _sorted(envelope)
+        if not passages:
+            return await self._receiver.receive(_mailboxes(envelope), raw)
+        if loops(raw):
+            return replies.MAIL_LOOP
+        reply = await self._receiver.receive(_for(envelope, boxes), raw) if boxes else None
+        if reply is not None and reply.is_failure:
+            return reply
+        for door, mine in passages.items():
+            taken = await door.take(_for(envelope, mine), raw)
+            if taken.is_failure:
+                return taken
+            reply = reply or taken
+        assert reply is not None, "a message has recipients"
+        return reply
+
+    async def receive_each(self, envelope: Envelope[Addressee], raw: bytes) -> tuple[Reply, ...]:
+        """Take the message over LMTP: a reply for each recipient (RFC 2033 §4.2)."""
+        boxes, passages = _sorted(envelope)
+        answers: dict[int, Reply] = {}
+        if boxes:
+            answers |= zip(boxes, await self._receiver.receive_each(_for(envelope, boxes), raw), strict=True)
+        looping = bool(passages) and loops(raw)
+        for door, mine in passages.items():
+            for at in mine:
+                answers[at] = replies.MAIL_LOOP if looping else await door.take(_for(envelope, [at]), raw)
+        return tuple(answers[at] for at in range(len(envelope.recipients)))
+
+
+def _sorted(envelope: Envelope[Addressee]) -> tuple[list[int], dict[Door, list[int]]]:
+    """Positions of the recipients: of mailboxes, and of passages by their door."""
+    boxes: list[int] = []
+    passages: dict[Door, list[int]] = {}
+    for at, (_, target) in enumerate(envelope.recipients):
+        if isinstance(target, Passage):
+            passages.setdefault(target.door, []).append(at)
+        else:
+            boxes.append(at)
+    return boxes, passages
+
+
+def _mailboxes(envelope: Envelope[Addressee]) -> Envelope[Recipient]:
+    return cast(Envelope[Recipient], envelope)
+
+
+def _for(envelope: Envelope[Addressee], positions: Sequence[int]) -> Envelope[Any]:
+    recipients = tuple(envelope.recipients[at] for at in positions)
+    declared = envelope.recipient_parameters
+    return envelope._replace(
+        recipients=recipients, recipient_parameters=tuple(declared[at] for at in positions) if declared else ()
+    )
+
+
+__all__: Final = ["Addressee", "Door", "Passage", "Reception"]
