@@ -16,6 +16,7 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.db.pool import Connection
+from postroom.mailbox.models import MailboxRef
 from postroom.outbound import claiming
 from postroom.outbound.claiming import Group, Room
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
@@ -23,7 +24,7 @@ from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
 from postroom.outbound.rules import Decided
 from postroom.smtp.outcome import DeliveryStatus, Outcome, Verdict
-from tests.mailbox.letters import check_mailbox
+from tests.mailbox.letters import Box, check_mailbox, make_boxes
 from tests.outbound.fake_mx import SILENCE, FakeMx, servers
 from tests.outbound.mail_room import MailRoom, until
 
@@ -385,3 +386,101 @@ async def test_a_result_that_cannot_be_stored_does_not_keep_the_others(room: Mai
     async with room.db.acquire() as conn:
         found = await conn.fetch("SELECT status FROM deliveries ORDER BY id")
     assert [row["status"] for row in found] == ["delivered", "queued", "delivered"]
+
+
+async def boxes_with_mail(room: MailRoom, each: int) -> tuple[list[Box], list[str], list[Result]]:
+    """Mailboxes of two tenants, messages of each, and their results, which are good."""
+    boxes = [room.box, *await make_boxes(room.db, room.ids, room.clock, 2)]
+    messages = [
+        await room.accept(f"a{n}@d.example", mailbox=box.ref, tenant_id=box.tenant_id, identity_id=box.identity_id)
+        for n in range(each)
+        for box in boxes
+    ]
+    async with room.db.acquire() as conn:
+        groups = await claiming.claim(conn, now=room.clock.now(), room=Room(100, {}, 100))
+    taken = Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "Ok")
+    results = [
+        Result(group, (Report(group.ids[0], taken, "mx.example"),), "direct", f"direct:{group.letter.id}")
+        for group in groups
+    ]
+    assert len(results) == len(messages)
+    return boxes, messages, results
+
+
+@pytest.mark.covers("decisions:D24", "decisions:B10", "decisions:B12")
+async def test_results_of_several_tenants_are_written_together_and_do_not_mix(room: MailRoom) -> None:
+    boxes, messages, results = await boxes_with_mail(room, 5)
+    room.changed.clear()
+    async with room.db.acquire() as conn:
+        await conn.execute("CREATE TABLE before AS SELECT id, change_seq, event_seq, modseq FROM mailboxes")
+    await asyncio.gather(*(room.outcomes.record(result) for result in results))
+    assert {await room.status(message) for message in messages} == {"delivered"}
+    # The first is written at once, all others by the next transaction.
+    assert len(room.changed) <= 1 + len(boxes)
+    async with room.db.acquire() as conn:
+        for box in boxes:
+            await check_mailbox(conn, box.ref)
+            key = box.ref.mailbox_id
+            owned = "FROM changes WHERE mailbox_id = $1 AND kind = 'delivery'"
+            assert await conn.fetchval(f"SELECT count(DISTINCT message) {owned}", key) == 5
+            told = await conn.fetch(
+                "SELECT e.tenant_id, e.identity_id, m.mailbox_id, e.payload FROM events e "
+                "JOIN messages m ON m.id = e.message_id WHERE e.owner_id = $1 AND e.type = 'message.delivered'",
+                box.identity_id,
+            )
+            assert [(row["tenant_id"], row["identity_id"], row["mailbox_id"]) for row in told] == [
+                (box.ref.tenant_id, key, key)
+            ] * 5
+            assert all(box.identity_id.encode() in row["payload"] for row in told)
+            grown = "SELECT m.change_seq - b.change_seq FROM mailboxes m JOIN before b ON b.id = m.id WHERE m.id = $1"
+            assert await conn.fetchval(grown, key) == 5
+        named = await conn.fetch(
+            "SELECT m.public_id, o.* FROM outbound_messages o JOIN messages m ON m.id = message_id"
+        )
+    assert all(row["provider_message_id"] == f"direct:{row['public_id']}" for row in named)
+
+
+@contextlib.asynccontextmanager
+async def locked(room: MailRoom, ref: MailboxRef) -> AsyncIterator[None]:
+    """Another task, and another connection, that holds the mailbox."""
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with room.db.transaction() as conn:
+            await conn.execute("SELECT FROM mailboxes WHERE id = $1 FOR UPDATE", ref.mailbox_id)
+            begun.set()
+            await done.wait()
+
+    task = asyncio.create_task(hold())
+    await begun.wait()
+    yield
+    done.set()
+    await task
+
+
+@pytest.mark.covers("decisions:D24")
+async def test_a_mailbox_that_somebody_holds_delays_its_own_results_only(room: MailRoom) -> None:
+    boxes, messages, results = await boxes_with_mail(room, 2)
+    held = boxes[1].ref
+    work: dict[MailboxRef, list[asyncio.Task[None]]] = {result.group.letter.ref: [] for result in results}
+    async with locked(room, held):
+        for result in results:
+            work[result.group.letter.ref].append(asyncio.create_task(room.outcomes.record(result)))
+        free = [task for ref, tasks in work.items() if ref != held for task in tasks]
+        await asyncio.wait_for(asyncio.gather(*free), 4)
+        assert Counter([await room.status(message) for message in messages]) == {"delivered": 4, "queued": 2}
+        assert not any(task.done() for task in work[held])
+    await asyncio.wait_for(asyncio.gather(*work[held]), 10)
+    assert {await room.status(message) for message in messages} == {"delivered"}
+    async with room.db.acquire() as conn:
+        for box in boxes:
+            await check_mailbox(conn, box.ref)
+
+
+@pytest.mark.covers("mail-server:C3")
+async def test_results_of_a_mailbox_that_is_gone_do_not_keep_the_others(room: MailRoom) -> None:
+    boxes, messages, results = await boxes_with_mail(room, 2)
+    async with room.db.acquire() as conn:
+        await conn.execute("UPDATE mailboxes SET erased = true WHERE id = $1", boxes[1].ref.mailbox_id)
+    await asyncio.wait_for(asyncio.gather(*(room.outcomes.record(result) for result in results)), 10)
+    assert Counter([await room.status(message) for message in messages]) == {"delivered": 4, "queued": 2}

@@ -9,15 +9,14 @@ from typing import Final
 from postroom.mailbox.models import ChangeKind
 from postroom.mailbox.writing import MailboxWrite
 
+# An array for each: tenants, mailboxes, messages, statuses, facts.
 _UPDATE: Final = """
 UPDATE messages m SET status = n.status,
   facts = CASE WHEN n.fact IS NULL OR n.fact = ANY (m.facts) THEN m.facts ELSE m.facts || n.fact END
-FROM unnest($3::bigint[], $4::text[], $5::text[]) AS n (id, status, fact)
-WHERE m.tenant_id = $1 AND m.mailbox_id + 0 = $2 AND m.id = n.id AND (m.status <> n.status OR n.fact IS NOT NULL)
-"""
-
-_EVENTS: Final = """
-UPDATE mailboxes SET event_seq = event_seq + $3 WHERE tenant_id = $1 AND id = $2 RETURNING event_seq
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
+  AS n (tenant_id, mailbox_id, id, status, fact)
+WHERE m.tenant_id = n.tenant_id AND m.mailbox_id + 0 = n.mailbox_id AND m.id = n.id
+  AND (m.status <> n.status OR n.fact IS NOT NULL)
 """
 
 
@@ -31,23 +30,13 @@ class NewStatus:
     fact: str | None = None
 
 
-async def set_statuses(write: MailboxWrite, news: Sequence[NewStatus]) -> None:
-    """Set and log them. A message whose status stays is logged as well: one of its deliveries has changed."""
+async def set_statuses(news: Sequence[tuple[MailboxWrite, NewStatus]]) -> None:
+    """Set and log them, in mailboxes that one transaction writes. A message whose status stays is logged as well: one
+    of its deliveries has changed.
+    """
     if not news:
         return
-    await write.conn.execute(
-        _UPDATE,
-        write.ref.tenant_id,
-        write.ref.mailbox_id,
-        [new.id for new in news],
-        [new.status for new in news],
-        [new.fact for new in news],
-    )
-    for new in news:
+    rows = [(write.ref.tenant_id, write.ref.mailbox_id, new.id, new.status, new.fact) for write, new in news]
+    await news[0][0].conn.execute(_UPDATE, *zip(*rows, strict=True))
+    for write, new in news:
         write.log(ChangeKind.DELIVERY, message=new.message)
-
-
-async def take_event_sequences(write: MailboxWrite, count: int) -> range:
-    """The next `count` numbers of the mailbox's events, in order."""
-    last = await write.conn.fetchval(_EVENTS, write.ref.tenant_id, write.ref.mailbox_id, count)
-    return range(last - count + 1, last + 1)

@@ -3,9 +3,10 @@ B4, B10, B14)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from postroom.base.errors import PostroomError
 from postroom.db.pool import Connection
@@ -18,13 +19,38 @@ LOCK_TIMEOUT_MS = 5000
 """How long a writer waits for a mailbox before the client is told to try again (B14)."""
 
 _LOCK = """
-SELECT modseq, change_seq, used_bytes, quota_bytes, last_uid_validity, erased
+SELECT modseq, change_seq, event_seq, used_bytes, quota_bytes, last_uid_validity, erased
 FROM mailboxes WHERE tenant_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 
 _SAVE = """
-UPDATE mailboxes SET modseq = $3, change_seq = $4, used_bytes = $5, last_uid_validity = $6
+UPDATE mailboxes SET modseq = $3, change_seq = $4, event_seq = $5, used_bytes = $6, last_uid_validity = $7
 WHERE tenant_id = $1 AND id = $2
+"""
+
+# $1 tenants, $2 mailboxes. In the order of their ids, as every writer of several locks them (B10).
+_LOCK_FREE = """
+SELECT tenant_id, id, modseq, change_seq, event_seq, used_bytes, quota_bytes, last_uid_validity, erased
+FROM mailboxes WHERE id = ANY ($2::bigint[]) AND (tenant_id, id) IN (SELECT * FROM unnest($1::bigint[], $2::bigint[]))
+ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+# $1 now; an array for each column of the mailboxes, then of the changes, whose `box` counts the mailboxes from 1.
+_FINISH_ALL = """
+WITH w AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+    WITH ORDINALITY AS w (tenant_id, id, modseq, change_seq, event_seq, used_bytes, last_uid_validity, box)
+), logged AS (
+  INSERT INTO changes (tenant_id, mailbox_id, seq, modseq, kind, folder_id, uid, message, folder, flags, at)
+  SELECT w.tenant_id, w.id, c.seq, w.modseq, c.kind, c.folder_id, c.uid, c.message, c.folder,
+    string_to_array(c.flags, ' '), $1
+  FROM unnest($9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[], $14::text[], $15::text[],
+      $16::text[]) AS c (box, seq, kind, folder_id, uid, message, folder, flags)
+  JOIN w ON w.box = c.box
+)
+UPDATE mailboxes m SET modseq = w.modseq, change_seq = w.change_seq, event_seq = w.event_seq,
+  used_bytes = w.used_bytes, last_uid_validity = w.last_uid_validity
+FROM w WHERE m.tenant_id + 0 = w.tenant_id AND m.id = w.id
 """
 
 _CHANGES = """
@@ -47,10 +73,12 @@ class MailboxWrite:
     now: datetime
     modseq: int
     change_seq: int
+    event_seq: int
     used_bytes: int
     quota_bytes: int | None
     last_uid_validity: int
-    _changes: list[tuple[str, int | None, int | None, str | None, str | None, str | None]] = field(default_factory=list)
+    changes: list[tuple[str, int | None, int | None, str | None, str | None, str | None]] = field(default_factory=list)
+    """What was logged and is not written yet."""
 
     def log(
         self,
@@ -64,7 +92,13 @@ class MailboxWrite:
     ) -> None:
         """Record one change. `message` and `folder` are public ids; `flags` is the whole new set."""
         joined = None if flags is None else " ".join(flags)
-        self._changes.append((kind.value, folder_id, uid, message, folder, joined))
+        self.changes.append((kind.value, folder_id, uid, message, folder, joined))
+
+    def take_event_sequences(self, count: int) -> range:
+        """The next `count` numbers of the mailbox's events, in order; saved by `finish`, with a change at least."""
+        first = self.event_seq + 1
+        self.event_seq += count
+        return range(first, self.event_seq + 1)
 
     def next_uid_validity(self) -> int:
         """A UIDVALIDITY never used in this mailbox: `max(now, last + 1)` (B21), in Unix seconds."""
@@ -73,9 +107,9 @@ class MailboxWrite:
 
     async def finish(self) -> bool:
         """Write the log and the counters. True when anything changed."""
-        if not self._changes:
+        if not self.changes:
             return False
-        kinds, folder_ids, uids, messages, folders, flags = zip(*self._changes, strict=True)
+        kinds, folder_ids, uids, messages, folders, flags = zip(*self.changes, strict=True)
         await self.conn.execute(
             _CHANGES,
             self.ref.tenant_id,
@@ -90,17 +124,18 @@ class MailboxWrite:
             flags,
             self.now,
         )
-        self.change_seq += len(self._changes)
+        self.change_seq += len(self.changes)
         await self.conn.execute(
             _SAVE,
             self.ref.tenant_id,
             self.ref.mailbox_id,
             self.modseq,
             self.change_seq,
+            self.event_seq,
             self.used_bytes,
             self.last_uid_validity,
         )
-        self._changes.clear()
+        self.changes.clear()
         return True
 
 
@@ -114,12 +149,51 @@ async def begin_write(conn: Connection, ref: MailboxRef, now: datetime) -> Mailb
     row = await conn.fetchrow(_LOCK, ref.tenant_id, ref.mailbox_id)
     if row is None or row["erased"]:
         raise PostroomError("identity_not_found")
+    return _write(conn, ref, row, now)
+
+
+async def begin_writes(conn: Connection, refs: Collection[MailboxRef], now: datetime) -> dict[MailboxRef, MailboxWrite]:
+    """Lock those of the mailboxes that nobody holds, inside the caller's open transaction. Of one that is missing in
+    the answer `begin_write` says why. End with `finish_writes`.
+    """
+    rows = await conn.fetch(_LOCK_FREE, [ref.tenant_id for ref in refs], [ref.mailbox_id for ref in refs])
+    found = ((MailboxRef(row["tenant_id"], row["id"]), row) for row in rows if not row["erased"])
+    return {ref: _write(conn, ref, row, now) for ref, row in found}
+
+
+async def finish_writes(writes: Iterable[MailboxWrite]) -> None:
+    """`finish` of several writes of one transaction, at once. Nothing is written for those that logged nothing."""
+    changed = [write for write in writes if write.changes]
+    if not changed:
+        return
+    logged = []
+    for box, write in enumerate(changed, 1):
+        logged += [(box, write.change_seq + n, *change) for n, change in enumerate(write.changes, 1)]
+        write.change_seq += len(write.changes)
+        write.changes.clear()
+    boxes = [
+        (
+            write.ref.tenant_id,
+            write.ref.mailbox_id,
+            write.modseq,
+            write.change_seq,
+            write.event_seq,
+            write.used_bytes,
+            write.last_uid_validity,
+        )
+        for write in changed
+    ]
+    await changed[0].conn.execute(_FINISH_ALL, changed[0].now, *zip(*boxes, strict=True), *zip(*logged, strict=True))
+
+
+def _write(conn: Connection, ref: MailboxRef, row: Any, now: datetime) -> MailboxWrite:
     return MailboxWrite(
         conn=conn,
         ref=ref,
         now=now,
         modseq=row["modseq"] + 1,
         change_seq=row["change_seq"],
+        event_seq=row["event_seq"],
         used_bytes=row["used_bytes"],
         quota_bytes=row["quota_bytes"],
         last_uid_validity=row["last_uid_validity"],

@@ -85,7 +85,7 @@ class Closing:
             stoppable = row["status"] == Status.QUEUED and live and all(_is_untouched(one, write) for one in live)
             if not stoppable:
                 raise PostroomError("not_cancelable")
-            return [Change(one, Decided(Status.CANCELED, counts=False)) for one in live]
+            return [Change(write, one, Decided(Status.CANCELED, counts=False)) for one in live]
 
         await self._close(ref, message_id, decide=decide, then=then)
         log.info("message_canceled", message_id=message_id)
@@ -110,7 +110,7 @@ class Closing:
             if sent:
                 after = [decided.status if one in open_ else Status(one["status"]) for one in found]
                 await self._tell_sent(write, row, view, roll_up(after))
-            return [Change(one, decided) for one in open_]
+            return [Change(write, one, decided) for one in open_]
 
         await self._close(ref, message_id, decide=decide, then=then)
         log.info("message_resolved", message_id=message_id, outcome=resolution.value)
@@ -129,8 +129,9 @@ class Closing:
             if row is None:
                 raise PostroomError("message_not_found")
             ids = [one["id"] for one in await conn.fetch(_DELIVERIES, ref.tenant_id, ref.mailbox_id, row["id"])]
-            found = [dict(one) for one in await conn.fetch(outcome_sql.LOCK, ref.tenant_id, ref.mailbox_id, ids)]
-            settled = await settle(write, await decide(write, row, found), self._ids)
+            owners = [ref.tenant_id] * len(ids), [ref.mailbox_id] * len(ids)
+            locked = await conn.fetch(outcome_sql.LOCK, *owners, ids)
+            settled = await settle(await decide(write, row, [dict(one) for one in locked]), self._ids)
             if then is not None:
                 await then(conn)
             await write.finish()
@@ -146,14 +147,9 @@ class Closing:
         if provider == "local":
             provider = "loopback" if row["is_test"] else "direct"
         kind, data = catalogue.message_sent(summary(view, status.value), provider, None)
-        await outbox.put(
-            write,
-            [MessageEvent(row["id"], kind, data)],
-            tenant_id=row["tenant_public_id"],
-            identity_id=row["identity_public_id"],
-            occurred_at=write.now,
-            new_id=self._ids.new,
-        )
+        owner = (row["tenant_public_id"], row["identity_public_id"])
+        event = MessageEvent(write, *owner, row["id"], kind, data)
+        await outbox.put([event], occurred_at=write.now, new_id=self._ids.new)
 
 
 def _is_untouched(delivery: Row, write: MailboxWrite) -> bool:

@@ -1,4 +1,4 @@
-"""The statements that record what became of deliveries. Each names the tenant; the mailbox's row is locked before.
+"""The statements that record what became of deliveries. Each names the tenants; the mailboxes' rows are locked before.
 
 "+ 0": no index that begins with the tenant or the mailbox is to be taken where a row's own key is known, whatever a
 plan that was made while the tables were small thinks of it.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-# $1 tenant, $2 mailbox, $3 deliveries. Claims, which change nothing but the claim's own columns, wait meanwhile.
+# $1 tenants, $2 mailboxes, $3 deliveries. Claims, which change nothing but the claim's own columns, wait meanwhile.
 LOCK: Final = """
-SELECT d.id, d.message_id, d.recipient, d.field, d.route, d.status, d.tries, d.attempts, d.claim_token, d.lease_until,
-  d.data_started_at, d.dsn_notify, d.smtp_code, d.remote_mx, d.held_by_operator, d.parked_at
-FROM deliveries d WHERE d.tenant_id + 0 = $1 AND d.mailbox_id + 0 = $2 AND d.id = ANY ($3::bigint[])
+SELECT d.tenant_id, d.mailbox_id, d.id, d.message_id, d.recipient, d.field, d.route, d.status, d.tries, d.attempts,
+  d.claim_token, d.lease_until, d.data_started_at, d.dsn_notify, d.smtp_code, d.remote_mx, d.held_by_operator,
+  d.parked_at
+FROM deliveries d WHERE d.id = ANY ($3::bigint[])
+  AND (d.tenant_id, d.mailbox_id, d.id) IN (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))
 ORDER BY d.id FOR NO KEY UPDATE
 """
 
-# $1 tenant, $2 mailbox, $3 messages, $4 deliveries of them that are changed. What deciding needs of a message and of
+# $1 tenants, $2 mailboxes, $3 messages, $4 deliveries of them that are changed. What deciding needs of a message and of
 # its other deliveries, and what `message.sent` says of it.
 MESSAGES: Final = """
 SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, o.provider, o.provider_message_id,
@@ -33,7 +35,10 @@ SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, 
   EXISTS (SELECT FROM deliveries d JOIN bounce_tasks n ON n.tenant_id = d.tenant_id AND n.delivery_id = d.id
           WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id
           AND (n.next_attempt_at IS NOT NULL OR n.parked_at IS NOT NULL)) AS notices_open
-FROM messages m
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS k (tenant_id, mailbox_id, id)
+CROSS JOIN LATERAL (
+  SELECT * FROM messages m WHERE m.tenant_id = k.tenant_id AND m.mailbox_id + 0 = k.mailbox_id AND m.id = k.id LIMIT 1
+) m
 CROSS JOIN LATERAL (
   SELECT * FROM outbound_messages o WHERE o.tenant_id = m.tenant_id AND o.message_id = m.id LIMIT 1
 ) o
@@ -60,15 +65,17 @@ LEFT JOIN LATERAL (
     GROUP BY d.status
   ) s
 ) x ON true
-WHERE m.tenant_id = $1 AND m.mailbox_id + 0 = $2 AND m.id = ANY ($3::bigint[])
 """
 
-# $1 tenant, $2 mailbox, $3 now, then a row of arrays for each delivery, then one for each message.
+# $1 now, then a row of arrays for each delivery, then one for each message.
 WRITE: Final = """
 WITH n AS MATERIALIZED (
-  SELECT * FROM unnest($4::bigint[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::text[], $10::text[],
-      $11::text[], $12::boolean[], $13::timestamptz[], $14::boolean[], $15::integer[], $16::text[])
-    AS n (id, status, reason, code, enhanced, text, bounce, remote_mx, counts, next_at, restart, duration, error)
+  SELECT n.*, $1::timestamptz AS now
+  FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::integer[], $8::text[],
+      $9::text[], $10::text[], $11::text[], $12::boolean[], $13::timestamptz[], $14::boolean[], $15::integer[],
+      $16::text[])
+    AS n (tenant_id, mailbox_id, id, status, reason, code, enhanced, text, bounce, remote_mx, counts, next_at, restart,
+      duration, error)
 ), changed AS (
   UPDATE deliveries d SET status = n.status, reason = n.reason, smtp_code = n.code, enhanced_code = n.enhanced,
     smtp_response = n.text, bounce_type = n.bounce, remote_mx = coalesce(n.remote_mx, d.remote_mx),
@@ -77,43 +84,49 @@ WITH n AS MATERIALIZED (
     attempts = CASE WHEN n.counts OR n.restart THEN 0 ELSE least(d.attempts, 20) END,
     next_attempt_at = n.next_at, lease_until = NULL, claim_token = NULL, parked_at = NULL, last_error = NULL,
     data_started_at = CASE WHEN n.status = 'uncertain' THEN d.data_started_at END,
-    last_attempt_at = CASE WHEN n.counts THEN $3 ELSE d.last_attempt_at END,
+    last_attempt_at = CASE WHEN n.counts THEN n.now ELSE d.last_attempt_at END,
     held_by_operator = d.held_by_operator AND n.next_at IS NOT NULL,
-    finished_at = CASE WHEN n.status IN ('queued', 'deferred', 'submitted', 'uncertain') THEN NULL ELSE $3 END,
-    updated_at = CASE WHEN n.status = 'uncertain' THEN coalesce(d.data_started_at, $3) ELSE $3 END
-  FROM n WHERE d.tenant_id + 0 = $1 AND d.mailbox_id + 0 = $2 AND d.id = n.id
+    finished_at = CASE WHEN n.status IN ('queued', 'deferred', 'submitted', 'uncertain') THEN NULL ELSE n.now END,
+    updated_at = CASE WHEN n.status = 'uncertain' THEN coalesce(d.data_started_at, n.now) ELSE n.now END
+  FROM n WHERE d.tenant_id + 0 = n.tenant_id AND d.mailbox_id + 0 = n.mailbox_id AND d.id = n.id
 ), logged AS (
   INSERT INTO delivery_attempts (tenant_id, delivery_id, attempt, remote_mx, status_code, status_text, error,
     duration_ms, created_at)
-  SELECT $1, n.id, 1 + coalesce((SELECT max(p.attempt) FROM delivery_attempts p
-                                 WHERE p.tenant_id = $1 AND p.delivery_id = n.id), 0),
-    n.remote_mx, n.code, n.text, n.error, n.duration, $3
+  SELECT n.tenant_id, n.id, 1 + coalesce((SELECT max(p.attempt) FROM delivery_attempts p
+                                          WHERE p.tenant_id = n.tenant_id AND p.delivery_id = n.id), 0),
+    n.remote_mx, n.code, n.text, n.error, n.duration, n.now
   FROM n WHERE n.counts
 )
 UPDATE outbound_messages o SET provider = coalesce(o.provider, k.provider),
   provider_message_id = coalesce(o.provider_message_id, k.provider_id),
   wire_key = CASE WHEN k.forget THEN NULL ELSE o.wire_key END
-FROM unnest($17::bigint[], $18::text[], $19::text[], $20::boolean[]) AS k (id, provider, provider_id, forget)
-WHERE o.tenant_id = $1 AND o.message_id = k.id AND (k.forget OR k.provider_id IS NOT NULL)
+FROM unnest($17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::boolean[])
+  AS k (tenant_id, id, provider, provider_id, forget)
+WHERE o.tenant_id = k.tenant_id AND o.message_id = k.id AND (k.forget OR k.provider_id IS NOT NULL)
 """
 
-# A claim whose result does not apply any more.
+# Claims whose results do not apply any more: tenants, mailboxes, deliveries.
 UNCLAIM: Final = """
 UPDATE deliveries d SET lease_until = NULL, claim_token = NULL, next_attempt_at = NULL
-WHERE d.tenant_id + 0 = $1 AND d.mailbox_id + 0 = $2 AND d.id = ANY ($3::bigint[])
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS k (tenant_id, mailbox_id, id)
+WHERE d.tenant_id + 0 = k.tenant_id AND d.mailbox_id + 0 = k.mailbox_id AND d.id = k.id
 """
 
+# Tenants, mailboxes, threads, owners of the locks.
 RELEASE_THREADS: Final = """
-UPDATE threads SET lock_owner = NULL, lock_until = NULL
-WHERE tenant_id = $1 AND mailbox_id = $2 AND seq = ANY ($3::bigint[]) AND lock_owner = ANY ($4::text[])
+UPDATE threads t SET lock_owner = NULL, lock_until = NULL
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) AS k (tenant_id, mailbox_id, seq, owner)
+WHERE t.tenant_id = k.tenant_id AND t.mailbox_id = k.mailbox_id AND t.seq = k.seq AND t.lock_owner = k.owner
 """
 
-# Should a delivery that an operator retried fail again, the task that is done is used anew.
+# $1 now; tenants, deliveries, actions, ids of notices. Should a delivery that an operator retried fail again, the task
+# that is done is used anew.
 BOUNCE_TASKS: Final = """
 INSERT INTO bounce_tasks AS b (tenant_id, delivery_id, action, message, next_attempt_at)
-SELECT $1, n.id, n.action, n.message, $2 FROM unnest($3::bigint[], $4::text[], $5::text[]) AS n (id, action, message)
+SELECT n.tenant_id, n.id, n.action, n.message, $1
+FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[]) AS n (tenant_id, id, action, message)
 ON CONFLICT (tenant_id, delivery_id, action) DO UPDATE
-  SET message = EXCLUDED.message, next_attempt_at = $2, attempts = 0
+  SET message = EXCLUDED.message, next_attempt_at = $1, attempts = 0
 WHERE b.next_attempt_at IS NULL AND b.parked_at IS NULL
 """
 

@@ -1,10 +1,14 @@
-"""Recording what attempts came to: in one transaction per mailbox, under the claim's token, until it is done
-(outbound §10 step 6; mail-server C3; B15)."""
+"""Recording what attempts came to, under the claim's token, until it is done (outbound §10 step 6; mail-server C3;
+B15).
+
+While one transaction commits, results gather for the next, whatever mailboxes they are of: those that nobody holds at
+that moment are written together. A mailbox that somebody holds gets a transaction of its own, which waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,9 +18,9 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs.store import BlobStore, StorageError
 from postroom.db import errors as db_errors
-from postroom.db.pool import Database
+from postroom.db.pool import Connection, Database
 from postroom.mailbox.models import MailboxRef
-from postroom.mailbox.writing import MailboxWrite, begin_write
+from postroom.mailbox.writing import LOCK_TIMEOUT_MS, MailboxWrite, begin_write, begin_writes, finish_writes
 from postroom.outbound import claiming, rules
 from postroom.outbound import outcome_sql as sql
 from postroom.outbound.claiming import Begun, Group
@@ -29,10 +33,10 @@ from postroom.smtp.outcome import Outcome, Verdict
 log = base_log.get("outbound")
 
 MAX_TOGETHER: Final = 64
-"""Groups of one mailbox whose results are written in one transaction."""
+"""Groups whose results are written in one transaction."""
 MAX_STARTS: Final = 200
-PARALLEL: Final = 8
-"""Transactions at a time; each has a connection of the pool."""
+PARALLEL: Final = 4
+"""Transactions of one mailbox each, at a time; each has a connection of the pool."""
 FIRST_PAUSE: Final = 0.1
 START_SECONDS: Final = 10.0
 """How long a peer that is ready for the message is kept waiting while the database is away."""
@@ -40,6 +44,11 @@ LONGEST_PAUSE: Final = 5.0
 
 Changed = Callable[[MailboxRef, int], None]
 """Told after a commit: the mailbox and its new modseq. Must not block."""
+
+_SETUP: Final = f"{claiming.PLANS}; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
+
+Begin = Callable[[Connection], Awaitable[Mapping[MailboxRef, MailboxWrite]]]
+"""Locks mailboxes inside the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +104,9 @@ class Outcomes:
         self._policy = policy
         self._retry_unknown = retry_unknown
         self._bounces = bounces
-        self._results: Gathering[MailboxRef, Result, BaseException | None] = Gathering(
-            self._flush, most=MAX_TOGETHER, parallel=PARALLEL
+        self._results: Gathering[None, Result, bool] = Gathering(self._flush, most=MAX_TOGETHER, parallel=1)
+        self._alone: Gathering[MailboxRef, Result, BaseException | None] = Gathering(
+            self._flush_one, most=MAX_TOGETHER, parallel=PARALLEL
         )
         self._starts: Gathering[None, Begun, bool] = Gathering(self._start, most=MAX_STARTS, parallel=1)
 
@@ -131,33 +141,51 @@ class Outcomes:
         Tries as long as it takes while the database is away. Raises what is wrong with the data: then the claim lapses
         by itself.
         """
-        error = await self._results.add(result.group.letter.ref, result)
+        if await self._results.add(None, result):
+            return
+        error = await self._alone.add(result.group.letter.ref, result)
         if error is not None:
             raise error
 
-    async def _flush(self, ref: MailboxRef, results: Sequence[Result]) -> list[BaseException | None]:
+    async def _flush(self, _: None, results: Sequence[Result]) -> list[bool]:
+        """Write those whose mailbox nobody holds; which were written. None, when one of them cannot be."""
+        refs = {result.group.letter.ref for result in results}
+
+        async def begin(conn: Connection) -> Mapping[MailboxRef, MailboxWrite]:
+            return await begin_writes(conn, refs, self._clock.now())
+
         try:
-            await self._store(ref, results)
+            written = await self._store(begin, results)
+        except Exception as error:  # noqa: BLE001 - each is tried again by itself, and its fault raised there
+            log.warning("outcomes_not_together", error=type(error).__name__, count=len(results))
+            return [False] * len(results)
+        return [result.group.letter.ref in written for result in results]
+
+    async def _flush_one(self, ref: MailboxRef, results: Sequence[Result]) -> list[BaseException | None]:
+        async def begin(conn: Connection) -> Mapping[MailboxRef, MailboxWrite]:
+            return {ref: await begin_write(conn, ref, self._clock.now())}
+
+        try:
+            await self._store(begin, results)
+        except PostroomError:
+            # The mailbox is gone, and its deliveries with it.
+            log.warning("outcome_of_no_mailbox", count=len(results))
         except Exception as error:  # noqa: BLE001 - each result is answered, the sound ones by being stored
             if len(results) == 1:
                 log.error("outcome_not_recorded", error=type(error).__name__, message_id=results[0].group.letter.id)
                 return [error]
             answers: list[BaseException | None] = []
             for result in results:
-                answers += await self._flush(ref, [result])
+                answers += await self._flush_one(ref, [result])
             return answers
         return [None] * len(results)
 
-    async def _store(self, ref: MailboxRef, results: Sequence[Result]) -> None:
+    async def _store(self, begin: Begin, results: Sequence[Result]) -> Collection[MailboxRef]:
+        """The mailboxes that were written. Tries as long as the database is away."""
         pause = FIRST_PAUSE
         while True:
             try:
-                await self._transact(ref, results)
-                return
-            except PostroomError:
-                # The mailbox is gone, and its deliveries with it.
-                log.warning("outcome_of_no_mailbox", count=len(results))
-                return
+                return await self._transact(begin, results)
             except Exception as error:
                 if not db_errors.is_transient(error):
                     raise
@@ -165,18 +193,21 @@ class Outcomes:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _transact(self, ref: MailboxRef, results: Sequence[Result]) -> None:
+    async def _transact(self, begin: Begin, results: Sequence[Result]) -> Collection[MailboxRef]:
         async with self._database.transaction() as conn:
-            await conn.execute(claiming.PLANS)
-            write = await begin_write(conn, ref, self._clock.now())
-            changes = await self._changes(write, results)
-            settled = await settle(write, changes, self._ids, notices=self._bounces)
-            await write.finish()
-        await self.after_commit(ref, write.modseq if changes else None, settled)
+            await conn.execute(_SETUP)
+            writes = await begin(conn)
+            mine = [result for result in results if result.group.letter.ref in writes]
+            changes = await self._changes(conn, writes, mine) if mine else []
+            settled = await settle(changes, self._ids, notices=self._bounces)
+            await finish_writes(writes.values())
+        changed = {change.write.ref: change.write.modseq for change in changes}
+        await self.after_commit(changed, settled)
+        return writes.keys()
 
-    async def after_commit(self, ref: MailboxRef, modseq: int | None, settled: Settled) -> None:
-        """What is left to do once a transaction of `settle` is committed."""
-        if modseq is not None:
+    async def after_commit(self, changed: Mapping[MailboxRef, int], settled: Settled) -> None:
+        """What is left to do once a transaction of `settle` is committed; `changed` are mailboxes and their modseq."""
+        for ref, modseq in changed.items():
             self._changed(ref, modseq)
         if settled.notices:
             self._noticed()
@@ -186,28 +217,35 @@ class Outcomes:
             except StorageError:
                 log.warning("orphan_blobs_left", count=len(settled.wires))
 
-    async def _changes(self, write: MailboxWrite, results: Sequence[Result]) -> list[Change]:
+    async def _changes(
+        self, conn: Connection, writes: Mapping[MailboxRef, MailboxWrite], results: Sequence[Result]
+    ) -> list[Change]:
         reports = {report.id: (report, result) for result in results for report in result.reports}
-        rows = await write.conn.fetch(sql.LOCK, write.ref.tenant_id, write.ref.mailbox_id, sorted(reports))
+        keys = [
+            (result.group.letter.ref.tenant_id, result.group.letter.ref.mailbox_id, report.id)
+            for result in results
+            for report in result.reports
+        ]
         changes, ignored = [], []
-        for row in rows:
+        for row in await conn.fetch(sql.LOCK, *zip(*keys, strict=True)):
+            write = writes[MailboxRef(row["tenant_id"], row["mailbox_id"])]
             report, result = reports[row["id"]]
             current = Status(row["status"])
             if row["claim_token"] != result.group.token:
-                change = self._late(row, report, result, current)
+                change = self._late(write, row, report, result, current)
                 if change is not None:
                     changes.append(change)
                 continue
             decided = self._decide(write, row, report, result, current)
             if rules.may_become(current, decided.status):
-                changes.append(Change(row, decided, _made(report, result)))
+                changes.append(Change(write, row, decided, _made(report, result)))
             else:
-                ignored.append(row["id"])
+                ignored.append((row["tenant_id"], row["mailbox_id"], row["id"]))
         if ignored:
-            await write.conn.execute(sql.UNCLAIM, write.ref.tenant_id, write.ref.mailbox_id, ignored)
+            await conn.execute(sql.UNCLAIM, *zip(*ignored, strict=True))
         return changes
 
-    def _late(self, row: Any, report: Report, result: Result, current: Status) -> Change | None:
+    def _late(self, write: MailboxWrite, row: Any, report: Report, result: Result, current: Status) -> Change | None:
         """The result of a claim that was lost. That it was taken is proof about what is uncertain; anything else
         changes nothing (outbound §10 step 6)."""
         taken = isinstance(report.outcome, Outcome) and report.outcome.verdict is Verdict.DELIVERED
@@ -217,8 +255,8 @@ class Outcomes:
             return None
         assert isinstance(report.outcome, Outcome), "checked above"
         standing = _standing(row, result.group)
-        decided = rules.decide(report.outcome, standing, now=self._clock.now(), random=self._random)
-        return Change(row, decided, _made(report, result), reconciles=True)
+        decided = rules.decide(report.outcome, standing, now=write.now, random=self._random)
+        return Change(write, row, decided, _made(report, result), reconciles=True)
 
     def _decide(self, write: MailboxWrite, row: Any, report: Report, result: Result, current: Status) -> Decided:
         if isinstance(report.outcome, Decided):

@@ -263,7 +263,7 @@ class MailQueue:
     ) -> Settled:
         """Inside the transaction. Raises NotAllowed."""
         tenant = write.ref.tenant_id
-        row = await write.conn.fetchrow(outcome_sql.LOCK, tenant, write.ref.mailbox_id, [delivery_id])
+        row = await write.conn.fetchrow(outcome_sql.LOCK, [tenant], [write.ref.mailbox_id], [delivery_id])
         if row is None:
             raise NotAllowed(NOT_FOUND)
         status = Status(row["status"])
@@ -272,7 +272,7 @@ class MailQueue:
             action, status, claimed=claimed, by_agent=owner["by_agent"], bounce_open=owner["bounce_open"]
         )
         if action is Action.CANCEL:
-            return await settle(write, [Change(row, Decided(Status.CANCELED, counts=False))], self._ids)
+            return await settle([Change(write, row, Decided(Status.CANCELED, counts=False))], self._ids)
         if action in (Action.HOLD, Action.RELEASE):
             await write.conn.execute(_HOLD, tenant, delivery_id, action is Action.HOLD)
             return Settled()
@@ -282,7 +282,7 @@ class MailQueue:
         if rebuilt is not None:
             await write.conn.execute(_WIRE, tenant, row["message_id"], *rebuilt)
         again = Decided(Status.QUEUED, next_at=write.now, counts=False)
-        return await settle(write, [Change(row, again, restart=True)], self._ids)
+        return await settle([Change(write, row, again, restart=True)], self._ids)
 
     async def _rebuild(self, owner: Any) -> tuple[str, int]:
         """Make the bytes anew that went when nothing was to be sent any more: the sent copy without its blind

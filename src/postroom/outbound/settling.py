@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from postroom.base.ids import IdGenerator
+from postroom.db.pool import Connection
 from postroom.events import catalogue, outbox
 from postroom.events.outbox import MessageEvent
 from postroom.mailbox.rules import labels
@@ -49,8 +51,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of the delivery of a row that was locked (`sql.LOCK`). `restart`: its tries begin anew."""
+    """What becomes of the delivery of a row that was locked (`sql.LOCK`), in the mailbox that is written. `restart`:
+    its tries begin anew."""
 
+    write: MailboxWrite
     row: Any
     decided: Decided
     made: Made | None = None
@@ -76,6 +80,10 @@ class _Message:
     others: Counter[Status]
 
     @property
+    def write(self) -> MailboxWrite:
+        return self.changes[0].write
+
+    @property
     def statuses(self) -> Counter[Status]:
         return self.others + Counter(change.decided.status for change in self.changes)
 
@@ -91,10 +99,10 @@ class _Message:
         made = next((c.made for c in self.changes if c.made is not None and c.made.provider_message_id), None)
         return (made.provider, made.provider_message_id) if made is not None and self.reached else (None, None)
 
-    def forgets(self, tasks: Collection[tuple[int, str, str]]) -> bool:
+    def forgets(self, tasks: Collection[tuple[int, int, str, str]]) -> bool:
         """Whether the bytes that go out are needed no more: nothing waits to be sent, nor a notice that quotes them to
         be written."""
-        told = {task[0] for task in tasks}
+        told = {task[1] for task in tasks}
         return (
             self.row["wire_key"] is not None
             and not self.row["waits"]
@@ -114,70 +122,70 @@ def _answered(change: Change) -> bool:
     return change.decided.code is not None and made is not None and made.remote_mx is not None
 
 
-async def settle(write: MailboxWrite, changes: Sequence[Change], ids: IdGenerator, *, notices: bool = True) -> Settled:
-    """Apply `changes`, of which each delivery has one at most and each is allowed. The caller commits, then does what
-    is left. Nothing happens without changes.
+async def settle(changes: Sequence[Change], ids: IdGenerator, *, notices: bool = True) -> Settled:
+    """Apply `changes`, of which each delivery has one at most and each is allowed; their mailboxes are written by one
+    transaction. The caller finishes the writes and commits, then does what is left. Nothing happens without changes.
     """
     if not changes:
         return Settled()
-    messages = await _read(write, changes)
+    conn, now = changes[0].write.conn, changes[0].write.now
+    messages = await _read(conn, changes)
     tasks = _notices(messages, ids) if notices else []
     wires = [message.row["wire_key"] for message in messages.values() if message.forgets(tasks)]
-    await _write_rows(write, changes, messages, wires)
+    await _write_rows(conn, changes, messages, wires, now)
     events: list[MessageEvent] = []
-    statuses: list[NewStatus] = []
+    statuses: list[tuple[MailboxWrite, NewStatus]] = []
     for key, message in messages.items():
         status = rules.roll_up(message.statuses)
         events += _events(key, message, status)
         fact = RECONCILED if any(change.reconciles for change in message.changes) else None
-        statuses.append(NewStatus(key, message.row["public_id"], status.value, fact))
-    owner = next(iter(messages.values())).row
-    await outbox.put(
-        write,
-        events,
-        tenant_id=owner["tenant_public_id"],
-        identity_id=owner["identity_public_id"],
-        occurred_at=write.now,
-        new_id=ids.new,
-    )
-    await set_statuses(write, statuses)
-    await _release_threads(write, messages, statuses)
+        statuses.append((message.write, NewStatus(key, message.row["public_id"], status.value, fact)))
+    await outbox.put(events, occurred_at=now, new_id=ids.new)
+    await set_statuses(statuses)
+    await _release_threads(conn, messages, [new for _, new in statuses])
     if tasks:
         columns = map(list, zip(*tasks, strict=True))
-        await write.conn.execute(sql.BOUNCE_TASKS, write.ref.tenant_id, write.now, *columns)
+        await conn.execute(sql.BOUNCE_TASKS, now, *columns)
     return Settled(wires, len(tasks))
 
 
-async def _read(write: MailboxWrite, changes: Sequence[Change]) -> dict[int, _Message]:
-    keys = sorted({change.row["message_id"] for change in changes})
+async def _read(conn: Connection, changes: Sequence[Change]) -> dict[int, _Message]:
+    mine: dict[int, list[Change]] = {}
+    for change in changes:
+        mine.setdefault(change.row["message_id"], []).append(change)
+    keys = [(*_owner(some[0].write), key) for key, some in sorted(mine.items())]
     changed = [change.row["id"] for change in changes]
     found: dict[int, _Message] = {}
-    for row in await write.conn.fetch(sql.MESSAGES, write.ref.tenant_id, write.ref.mailbox_id, keys, changed):
+    for row in await conn.fetch(sql.MESSAGES, *zip(*keys, strict=True), changed):
         others = Counter(dict(zip(map(Status, row["statuses"] or ()), row["counts"] or (), strict=True)))
-        mine = [change for change in changes if change.row["message_id"] == row["id"]]
-        found[row["id"]] = _Message(row, mine, others)
+        found[row["id"]] = _Message(row, mine[row["id"]], others)
     return found
 
 
 async def _write_rows(
-    write: MailboxWrite, changes: Sequence[Change], messages: Mapping[int, _Message], wires: Collection[str]
+    conn: Connection,
+    changes: Sequence[Change],
+    messages: Mapping[int, _Message],
+    wires: Collection[str],
+    now: datetime,
 ) -> None:
     rows = [_delivery_row(change) for change in changes]
-    kept = [(key, *message.provider_now, message.row["wire_key"] in wires) for key, message in messages.items()]
-    await write.conn.execute(
-        sql.WRITE,
-        write.ref.tenant_id,
-        write.ref.mailbox_id,
-        write.now,
-        *map(list, zip(*rows, strict=True)),
-        *map(list, zip(*kept, strict=True)),
-    )
+    kept = [
+        (message.write.ref.tenant_id, key, *message.provider_now, message.row["wire_key"] in wires)
+        for key, message in messages.items()
+    ]
+    await conn.execute(sql.WRITE, now, *zip(*rows, strict=True), *zip(*kept, strict=True))
+
+
+def _owner(write: MailboxWrite) -> tuple[int, int]:
+    return write.ref.tenant_id, write.ref.mailbox_id
 
 
 def _delivery_row(change: Change) -> tuple[Any, ...]:
     """As `sql.WRITE` wants it."""
     decided, made = change.decided, change.made
     return (
+        *_owner(change.write),
         change.row["id"],
         decided.status.value,
         decided.reason,
@@ -205,7 +213,10 @@ def _events(key: int, message: _Message, status: Status) -> list[MessageEvent]:
     for change in message.changes:
         told += _of_recipient(row["public_id"], change)
     told += _of_whole(message, before, status)
-    return [MessageEvent(key, kind, data) for kind, data in told]
+    return [
+        MessageEvent(message.write, row["tenant_public_id"], row["identity_public_id"], key, kind, data)
+        for kind, data in told
+    ]
 
 
 def _resolved(message: _Message) -> bool:
@@ -296,23 +307,20 @@ def _summary(row: Any, status: Status) -> Mapping[str, Any]:
     }
 
 
-async def _release_threads(
-    write: MailboxWrite, messages: Mapping[int, _Message], statuses: Sequence[NewStatus]
-) -> None:
+async def _release_threads(conn: Connection, messages: Mapping[int, _Message], statuses: Sequence[NewStatus]) -> None:
     """The next message of a thread may go once this one has left `queued`, or waits (outbound §7)."""
     left = {one.id for one in statuses if one.status != Status.QUEUED}
     freed = [
-        message.row
+        (*_owner(message.write), message.row["thread_seq"], message.row["public_id"])
         for key, message in messages.items()
         if message.row["holds_thread"] and (key in left or any(change.decided.next_at for change in message.changes))
     ]
     if freed:
-        seqs, owners = [row["thread_seq"] for row in freed], [row["public_id"] for row in freed]
-        await write.conn.execute(sql.RELEASE_THREADS, write.ref.tenant_id, write.ref.mailbox_id, seqs, owners)
+        await conn.execute(sql.RELEASE_THREADS, *zip(*freed, strict=True))
 
 
-def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[int, str, str]]:
-    """What senders are to be told by mail (C7): delivery, action, and the notice's id."""
+def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[int, int, str, str]]:
+    """What senders are to be told by mail (C7): tenant, delivery, action, and the notice's id."""
     tasks = []
     for message in messages.values():
         operation = Operation(message.row["operation"])
@@ -325,7 +333,7 @@ def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[i
                 # What happens to several recipients at once is told in one notice.
                 if action not in named:
                     named[action] = ids.new("msg")
-                tasks.append((change.row["id"], action, named[action]))
+                tasks.append((change.write.ref.tenant_id, change.row["id"], action, named[action]))
     return tasks
 
 
