@@ -207,11 +207,12 @@ async def test_links_share_and_outlive(store: BlobStore) -> None:
         await store.get(raw(1))
 
 
-async def test_delete_is_idempotent_and_leaves_neighbours(store: BlobStore) -> None:
+@pytest.mark.parametrize("durably", [True, False])
+async def test_delete_is_idempotent_and_leaves_neighbours(store: BlobStore, durably: bool) -> None:
     await store.put_many([PutGroup((b"x",), (raw(1), part(1), part(1, "att_1.md"), part(2)))])
-    await store.delete([part(1), raw(1), raw(8), part(9)])
-    await store.delete([part(1)])
-    await store.delete([])
+    await store.delete([part(1), raw(1), raw(8), part(9)], durably=durably)
+    await store.delete([part(1)], durably=durably)
+    await store.delete([], durably=durably)
     assert await store.list() == [part(1, "att_1.md"), part(2)]
     await store.put(part(1), b"again")
     assert await store.get(part(1)) == b"again"

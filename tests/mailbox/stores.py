@@ -30,7 +30,7 @@ class MemoryBlobs:
             results.append(error)
         return results
 
-    async def delete(self, keys: Iterable[str]) -> None:
+    async def delete(self, keys: Iterable[str], *, durably: bool = True) -> None:
         for key in keys:
             self.deleted.append(key)
             self.kept.pop(key, None)

@@ -417,7 +417,10 @@ async def test_the_bytes_go_when_nothing_waits(room: MailRoom) -> None:
         await room.blobs.get(key)
 
 
-async def test_bytes_that_cannot_be_read_to_their_end(room: MailRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lines", [5, 2000])
+async def test_bytes_that_cannot_be_read_to_their_end(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
     stream = room.blobs.stream
 
     async def broken(key: str, *arguments: Any) -> AsyncIterator[bytes]:
@@ -425,10 +428,15 @@ async def test_bytes_that_cannot_be_read_to_their_end(room: MailRoom, monkeypatc
             yield piece
             raise StorageError("EIO")
 
+    async def unreadable(key: str) -> bytes:
+        raise StorageError("EIO")
+
+    # What is small is read at once, and beforehand.
     monkeypatch.setattr(room.blobs, "stream", broken)
+    monkeypatch.setattr(room.blobs, "get", unreadable)
     async with FakeMx() as mx:
         room.net.add("example.com", mx)
-        message = await room.accept("anna@example.com", body="x" * 500)
+        message = await room.accept("anna@example.com", body=("x" * 70 + "\r\n") * lines)
         await room.dispatcher().run_due()
         assert mx.messages == []
     row = await room.row(message)

@@ -113,10 +113,10 @@ class MaildirStore:
         except OSError as error:
             raise storage_error(error) from None
 
-    async def delete(self, keys: Iterable[str]) -> None:
-        await self._in(self._writes, self._delete, list(keys))
+    async def delete(self, keys: Iterable[str], *, durably: bool = True) -> None:
+        await self._in(self._writes, self._delete, list(keys), durably)
 
-    def _delete(self, keys: Sequence[str]) -> None:
+    def _delete(self, keys: Sequence[str], durably: bool) -> None:
         paths = [layout.path_under(self._root, key) for key in keys]
         changed = set()
         try:
@@ -129,6 +129,8 @@ class MaildirStore:
                         raise
                     continue
                 changed.add(directory)
+            if not durably:
+                return
             changed |= {parent for directory in changed for parent in self._prune(directory)}
             self._writer.sync_directories(changed)
         except OSError as error:

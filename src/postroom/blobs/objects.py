@@ -125,7 +125,7 @@ class ObjectStore:
         check_key(new)
         await self._ask(existing, obstore.copy_async, existing, new)
 
-    async def delete(self, keys: Iterable[str]) -> None:
+    async def delete(self, keys: Iterable[str], *, durably: bool = True) -> None:
         await asyncio.gather(*(self._delete(check_key(key)) for key in keys))
 
     async def _delete(self, key: str) -> None:

@@ -124,8 +124,11 @@ class BlobStore(Protocol):
         """Give a blob a second key, sharing its bytes where the store can. Durable on return. Raises BlobMissing."""
         ...
 
-    async def delete(self, keys: Iterable[str]) -> None:
-        """Remove keys; one that is not there is no error. Bytes go with their last key."""
+    async def delete(self, keys: Iterable[str], *, durably: bool = True) -> None:
+        """Remove keys; one that is not there is no error. Bytes go with their last key.
+
+        Not `durably`: after a power failure some may be there again, and what they stood in may stay.
+        """
         ...
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> Keys:

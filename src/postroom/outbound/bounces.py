@@ -198,7 +198,7 @@ class BounceWriter:
             )
             rows = await conn.fetch(sql.FORGET_WIRES, tenant, [row["message_id"] for row in messages])
         try:
-            await self._blobs.delete([row["wire_key"] for row in rows])
+            await self._blobs.delete([row["wire_key"] for row in rows], durably=False)
         except StorageError:
             log.warning("orphan_blobs_left", count=len(rows))
 

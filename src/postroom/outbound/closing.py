@@ -137,7 +137,7 @@ class Closing:
             await write.finish()
         self._changed(ref, write.modseq)
         try:
-            await self._blobs.delete(settled.wires)
+            await self._blobs.delete(settled.wires, durably=False)
         except StorageError:
             log.warning("orphan_blobs_left", count=len(settled.wires))
 

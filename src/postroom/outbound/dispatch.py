@@ -43,6 +43,8 @@ log = base_log.get("outbound")
 
 RETRY_SECONDS: Final = 1.0
 """After which the database is asked again that did not answer."""
+READ_AHEAD_BYTES: Final = 64 * 1024
+"""Messages up to this size are read while it is recorded that they go out."""
 MAX_REMEMBERED: Final = 10_000
 
 Sign = Callable[[bytes, str], Awaitable[bytes]]
@@ -157,6 +159,7 @@ class Dispatcher:
             total += taken
             if not taken:
                 if not self._held:
+                    await self._outcomes.idle()
                     return total
                 await self._wake.wait()
 
@@ -175,6 +178,7 @@ class Dispatcher:
             await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         await self._stop_tasks()
         await self._give_back(list(self._held.values()), self._clock.now())
+        await self._outcomes.idle()
         for transport in self._transports.values():
             await transport.close()
 
@@ -364,6 +368,8 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - whatever a transport raises: what it means is known (§9.1)
             log.warning("transport_failed", route=group.route.value, error=type(error).__name__)
             return Result(group, parcel.after_fault(), provider)
+        finally:
+            await parcel.close()
         if isinstance(attempt, NoRoom):
             return None
         self._learn(lane, attempt)
@@ -394,6 +400,10 @@ def _stopped(group: Group) -> tuple[Report, ...]:
     return _all(group, paused("Sending is stopped for the sender") if waits else Decided(Status.CANCELED))
 
 
+async def _once(ahead: asyncio.Task[bytes]) -> AsyncIterator[bytes]:
+    yield await ahead
+
+
 class _Parcel:
     """A group's message, read from the store as it is needed."""
 
@@ -405,9 +415,11 @@ class _Parcel:
         self._sign = sign
         self._offload = offload
         self._begun: set[int] = set()
+        self._ahead: asyncio.Task[bytes] | None = None
 
     def pieces(self) -> AsyncIterator[bytes]:
-        return self._blobs.stream(self._key)
+        ahead, self._ahead = self._ahead, None
+        return self._blobs.stream(self._key) if ahead is None else _once(ahead)
 
     async def whole(self) -> bytes:
         return await self._blobs.get(self._key)
@@ -424,10 +436,18 @@ class _Parcel:
         return raw if changed is raw else await self._sign(changed, domain)
 
     async def begin(self, ids: Sequence[int]) -> bool:
+        if self._ahead is None and self.group.letter.wire_size <= READ_AHEAD_BYTES:
+            self._ahead = asyncio.create_task(self.whole())
         may = await self._outcomes.start(self.group, ids)
         if may:
             self._begun.update(ids)
         return may
+
+    async def close(self) -> None:
+        """What was read ahead for nothing, because the peer went away meanwhile, matters to nobody."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
 
     def after_fault(self) -> tuple[Report, ...]:
         """What is known when a transport broke down: nothing of those who were being sent to (§9.1)."""

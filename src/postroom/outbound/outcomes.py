@@ -34,7 +34,10 @@ log = base_log.get("outbound")
 
 MAX_TOGETHER: Final = 64
 """Groups whose results are written in one transaction."""
+PACE: Final = 0.02
+"""Seconds between two such transactions while results come in one after the other; a lone result does not wait."""
 MAX_STARTS: Final = 200
+MAX_FORGOTTEN: Final = 200
 PARALLEL: Final = 4
 """Transactions of one mailbox each, at a time; each has a connection of the pool."""
 FIRST_PAUSE: Final = 0.1
@@ -104,10 +107,11 @@ class Outcomes:
         self._policy = policy
         self._retry_unknown = retry_unknown
         self._bounces = bounces
-        self._results: Gathering[None, Result, bool] = Gathering(self._flush, most=MAX_TOGETHER, parallel=1)
+        self._results: Gathering[None, Result, bool] = Gathering(self._flush, most=MAX_TOGETHER, parallel=1, pace=PACE)
         self._alone: Gathering[MailboxRef, Result, BaseException | None] = Gathering(
             self._flush_one, most=MAX_TOGETHER, parallel=PARALLEL
         )
+        self._wires: Gathering[None, str, None] = Gathering(self._forget, most=MAX_FORGOTTEN, parallel=1)
         self._starts: Gathering[None, Begun, bool] = Gathering(self._start, most=MAX_STARTS, parallel=1)
 
     # -- before the message goes out -----------------------------------------------------------------------------------
@@ -202,20 +206,29 @@ class Outcomes:
             settled = await settle(changes, self._ids, notices=self._bounces)
             await finish_writes(writes.values())
         changed = {change.write.ref: change.write.modseq for change in changes}
-        await self.after_commit(changed, settled)
+        self.after_commit(changed, settled)
         return writes.keys()
 
-    async def after_commit(self, changed: Mapping[MailboxRef, int], settled: Settled) -> None:
+    def after_commit(self, changed: Mapping[MailboxRef, int], settled: Settled) -> None:
         """What is left to do once a transaction of `settle` is committed; `changed` are mailboxes and their modseq."""
         for ref, modseq in changed.items():
             self._changed(ref, modseq)
         if settled.notices:
             self._noticed()
-        if settled.wires:
-            try:
-                await self._blobs.delete(settled.wires)
-            except StorageError:
-                log.warning("orphan_blobs_left", count=len(settled.wires))
+        # Nobody waits for that: without it, bytes are left that no row names.
+        for wire in settled.wires:
+            self._wires.put(None, wire)
+
+    async def _forget(self, _: None, wires: Sequence[str]) -> list[None]:
+        try:
+            await self._blobs.delete(wires, durably=False)
+        except StorageError:
+            log.warning("orphan_blobs_left", count=len(wires))
+        return [None] * len(wires)
+
+    async def idle(self) -> None:
+        """Until everything is done that follows from what was recorded."""
+        await self._wires.idle()
 
     async def _changes(
         self, conn: Connection, writes: Mapping[MailboxRef, MailboxWrite], results: Sequence[Result]

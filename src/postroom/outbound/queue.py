@@ -290,7 +290,9 @@ class MailQueue:
         raw = await self._blobs.get(owner["blob_key"])
         unsigned = wire.from_sent_copy(raw[owner["raw_prefix_len"] :])
         signed = await self._sign(unsigned, (owner["from_address"] or "").rpartition("@")[2])
-        key = f"t/{owner['tenant_public_id']}/i/{owner['identity_public_id']}/out/{owner['public_id']}.eml"
+        # A name of its own: the bytes that were there before may only now be removed.
+        name = f"{owner['public_id']}-{self._ids.ulid()}"
+        key = f"t/{owner['tenant_public_id']}/i/{owner['identity_public_id']}/out/{name}.eml"
         await self._blobs.put(key, signed)
         return key, len(signed)
 
