@@ -37,6 +37,8 @@ HEADER_RESERVE: Final = 8 * 1024
 """Octets of `max_message_bytes` that are kept for header fields added later."""
 
 UNKNOWN_RECIPIENT: Final = "unknown_recipient"
+HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
+"""Kinds of received messages that may be answered automatically (D6)."""
 ANSWERABLE_VERDICTS: Final = frozenset({"pass", "unverified"})
 """Of a message whose sender counts as known while answering it (outbound §5.5). The rule asks for `pass`. Mail is not
 authenticated yet, so that every message says `unverified`; with authentication that word has to go from here."""
@@ -44,7 +46,6 @@ authenticated yet, so that every message says `unverified`; with authentication 
 _LABEL: Final = re.compile(r"[a-z0-9][a-z0-9_:-]{0,63}")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(?:[ \t]*;[^\r\n]*)?")
 _LINE_BREAK: Final = re.compile(r"[\r\n]")
-_HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
 _NOT_READY: Final = frozenset({"pending", "verifying"})
 """Status of a domain that was never ready. What became of one that was is looked at when the message leaves."""
 
@@ -302,7 +303,7 @@ def _auto_reply(case: Case, decision: Decision) -> None:
         case.request.is_answer
         and target is not None
         and target.direction is Direction.INBOUND
-        and target.kind in _HUMAN_KINDS
+        and target.kind in HUMAN_KINDS
         and not case.facts.target_automated
         and case.rules.auto_reply_allowed
         and case.facts.identity.send_policy.get("auto_reply", "allowed") != "denied"

@@ -16,6 +16,8 @@ from postroom.base.ids import IdGenerator
 from postroom.db.pool import Connection
 from postroom.events import catalogue, outbox
 from postroom.events.outbox import MessageEvent
+from postroom.events.outgoing import summary_of
+from postroom.mailbox.models import Mailpoint
 from postroom.mailbox.rules import labels
 from postroom.mailbox.statuses import NewStatus, set_statuses
 from postroom.mailbox.writing import MailboxWrite
@@ -282,29 +284,23 @@ def _of_whole(message: _Message, before: Status, status: Status) -> list[tuple[s
 
 
 def _summary(row: Any, status: Status) -> Mapping[str, Any]:
-    sender = row["from_address"]
-    return {
-        "id": row["public_id"],
-        "thread_id": row["thread_id"],
-        "direction": row["direction"],
-        "status": status.value,
-        "from": {"address": sender, "name": row["from_name"] or ""} if sender else None,
-        **{
-            wanted: [
-                {"address": address, "name": name} for kind, address, name in row["people"] or () if kind == wanted
-            ]
-            for wanted in ("to", "cc")
-        },
-        "delivered_to": row["delivered_to"],
-        "is_primary_recipient": None,
-        "subject": row["subject"],
-        "sent_at": catalogue.timestamp(row["sent_at"]),
-        "received_at": catalogue.timestamp(row["received_at"]),
-        "kind": row["kind"],
-        "labels": list(labels(tuple(row["flags"] or ()))),
-        "in_reply_to": row["in_reply_to"],
-        "flags": [fact for fact in row["facts"] if fact in catalogue.MESSAGE_FLAGS],
-    }
+    people = row["people"] or ()
+    return summary_of(
+        message_id=row["public_id"],
+        thread_id=row["thread_id"],
+        direction=row["direction"],
+        status=status.value,
+        sender=Mailpoint(row["from_address"], row["from_name"] or "") if row["from_address"] else None,
+        to=[Mailpoint(address, name) for kind, address, name in people if kind == "to"],
+        cc=[Mailpoint(address, name) for kind, address, name in people if kind == "cc"],
+        subject=row["subject"],
+        sent_at=row["sent_at"],
+        received_at=row["received_at"],
+        kind=row["kind"],
+        labels=labels(tuple(row["flags"] or ())),
+        in_reply_to=row["in_reply_to"],
+        facts=row["facts"],
+    )
 
 
 async def _release_threads(conn: Connection, messages: Mapping[int, _Message], statuses: Sequence[NewStatus]) -> None:

@@ -29,7 +29,7 @@ from postroom.mailbox.models import Direction
 from postroom.outbound import senders
 from postroom.outbound.facts import HEADER_BYTES, nature
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
-from postroom.outbound.policy import ANSWERABLE_VERDICTS, SIMULATOR, SendRules
+from postroom.outbound.policy import ANSWERABLE_VERDICTS, HUMAN_KINDS, SIMULATOR, SendRules
 from postroom.outbound.senders import Sender
 from postroom.outbound.submitted import REPLIES, Read, read
 from postroom.smtp import replies
@@ -48,9 +48,6 @@ MAILBOX_FULL: Final = Reply(452, "4.2.2", "Mailbox full")
 TEST_MODE: Final = Reply(550, "5.7.1", "test_mode_recipient")
 NO_AUTO_REPLY: Final = Reply(550, "5.7.1", "auto_reply_not_allowed")
 DOMAIN_PENDING: Final = Reply(450, "4.7.0", "domain_not_ready")
-
-HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
-"""Kinds of messages that may be answered automatically (outbound §4 step 10)."""
 
 _READY: Final = frozenset({"healthy", "degraded", "active"})
 _COMING: Final = frozenset({"pending", "verifying"})

@@ -51,7 +51,7 @@ from postroom.smtp.reply_reader import ServerReply
 from postroom.smtp.sasl import Credentials, UnsupportedError
 from postroom.smtp.schedule import Backoff, Route, backoff_delay, breaker_pause, reply_timeout, retry_delay
 from postroom.smtp.server import ServerConfig, ServerSession, SessionStateError
-from postroom.smtp.trace import format_date, trace_header, transmission_type
+from postroom.smtp.trace import trace_header, transmission_type
 
 __all__ = [
     "Address",
@@ -111,7 +111,6 @@ __all__ = [
     "classify",
     "domain_to_ascii",
     "expire",
-    "format_date",
     "parse_path",
     "reply_timeout",
     "retry_delay",

@@ -4,8 +4,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+from postroom.mail.compose.fields import format_date
+
 # Characters of a host name or address literal. A claimed name may hold anything else, which becomes "?".
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9._:\[\]-]")
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -29,15 +29,6 @@ def transmission_type(
         return "SMTP"
     name = _TRANSMISSION[tls, authenticated]
     return "UTF8SMTP" + name[len("ESMTP") :] if smtputf8 else name
-
-
-def format_date(moment: datetime) -> str:
-    """`moment` as an RFC 5322 §3.3 date-time in UTC."""
-    utc = moment.astimezone(UTC)
-    return (
-        f"{_DAYS[utc.weekday()]}, {utc.day:02d} {_MONTHS[utc.month - 1]} {utc.year:04d} "
-        f"{utc.hour:02d}:{utc.minute:02d}:{utc.second:02d} +0000"
-    )
 
 
 def trace_header(
@@ -98,7 +89,7 @@ def _received(
     return (
         f"Received: {origin}by {hostname} (Postroom {version})\r\n"
         f"\twith {transmission} id {connection_id}{target};\r\n"
-        f"\t{format_date(moment)}\r\n"
+        f"\t{format_date(moment.astimezone(UTC))}\r\n"
     )
 
 
