@@ -28,6 +28,7 @@ from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, ConnectionTarget, Database, LocalPostgres, Migrator
 from postroom.directory import Identities, NewIdentity, NewMailbox
+from postroom.directory.locals import LocalDomains
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.inbound.describe import describe
@@ -35,7 +36,13 @@ from postroom.inbound.parsing import Parser
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
+from postroom.outbound.accept import Acceptance
+from postroom.outbound.closing import Closing
+from postroom.outbound.routes import Routes
+from postroom.outbound.signing import DkimKeys
+from postroom.outbound.submit import Sending
 from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpListener, HttpServices, create_http
+from postroom.servers.http.rest import shapes
 
 Row = dict[str, Any]
 HOST: Final = "127.0.0.1"
@@ -113,8 +120,10 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
     identities = Identities(db, ids, clock, b"h" * 32, mailbox_rows, announcer, lambda identity: None)
     keys = Keys(db, ids, clock, PEPPER)
     tenant = await tenants.create(NewTenant(slug="bench", name="Bench"))
-    box, _ = await identities.create(tenant.id, NewIdentity(username="box", display_name="Box"))
-    permissions = ("messages:read", "messages:write", "search:read")
+    writes_to_strangers = {"require_known_recipient": False}
+    new = NewIdentity("box", "Box", owner_name="Anna", owner_email="anna@example.com", send_policy=writes_to_strangers)
+    box, _ = await identities.create(tenant.id, new)
+    permissions = ("messages:read", "messages:write", "messages:send", "search:read")
     _, text = await keys.create(None, NewKey("bench", Level.IDENTITY, permissions, tenant.id, box.id))
     ingest = Ingest(db, blobs, clock, committed=lambda stored: None)
     ingest.start()
@@ -129,7 +138,22 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
     await ingest.stop()
     async with db.acquire() as conn:
         await conn.execute("ANALYZE")
+    parser = Parser()
+    keys_of_domains = DkimKeys(db, b"m" * 32, clock)
     services = HttpServices(
+        sending=Sending(
+            db,
+            blobs,
+            clock,
+            ids,
+            queries=mailboxes.queries,
+            parser=parser,
+            acceptance=Acceptance(db, blobs, clock, ids, changed=lambda _: None, wake=lambda: None),
+            sign=keys_of_domains.sign,
+            route=Routes(LocalDomains(db, clock).has).route,
+            resource=shapes.message,
+        ),
+        closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda *_: None),
         database=db,
         blobs=blobs,
         clock=clock,
@@ -141,7 +165,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
         identities=identities,
         mailboxes=mailboxes,
         live=hub,
-        parser=Parser(),
+        parser=parser,
         cursor_keys=CursorKeys(CursorKey("k1", b"c" * 32)),
         about=About("bench", "unknown", Environment.LOCAL),
         store_ready=_nothing_to_check,
@@ -189,15 +213,17 @@ class Client:
     async def connect(cls, bench: Bench) -> Client:
         return cls(bench, *await asyncio.open_connection(HOST, bench.port))
 
-    async def ask(self, method: str, path: str, body: object = None) -> bytes:
-        """The body of a successful answer; raises AssertionError for any other."""
+    async def ask(self, method: str, path: str, body: object = None, *, key: str | None = None) -> bytes:
+        """The body of a successful answer; raises AssertionError for any other. `key` is an Idempotency-Key."""
         payload = b"" if body is None else json.dumps(body).encode()
         fields = f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n" if payload else ""
+        if key is not None:
+            fields += f"Idempotency-Key: {key}\r\n"
         self._writer.write(f"{method} {path} HTTP/1.1\r\n{self._head}{fields}\r\n".encode() + payload)
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         answer = await self._reader.readexactly(length)
-        assert head.startswith(b"HTTP/1.1 200 "), head
+        assert head.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 202 ")), head + answer
         return answer
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 import psutil
 import uvloop
 
+from benchmarks import send_rest
 from benchmarks.common import PROJECT, Row, cpu_seconds, free_ports, keep_niceness, median, row, tree, work_directory
 from benchmarks.mailbox import CLOCK, Box, make_boxes
 from benchmarks.messages import Load
@@ -356,7 +357,7 @@ def run(quick: bool) -> list[Row]:
     with work_directory("sink-") as directory, Sink(directory).running() as sink:
         mine = uvloop.run(_measure_ours(sink, plan))
         theirs = _measure_theirs(sink, plan)
-    rows = []
+    rows = send_rest.rows(quick)
     for destinations, rounds in mine.items():
         label = f"{destinations} destination{'s' * (destinations > 1)}"
         rate = median(one.rate for one in rounds)
