@@ -265,11 +265,12 @@ class Link(asyncio.Protocol):
     async def _send_body(self, pieces: AsyncIterator[bytes], deadline: float) -> None:
         session = self.session
         async for piece in pieces:
+            # The last piece goes with the end of the message: the peer is woken once for what is small.
+            self._flush()
+            await self._drained(deadline)
             if not session.wants_body:
                 return
             session.send_body(piece)
-            self._flush()
-            await self._drained(deadline)
         if session.wants_body:
             session.end_body()
             self._flush()
