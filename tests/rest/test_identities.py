@@ -241,6 +241,21 @@ async def test_a_long_answer_is_read_again(world: World) -> None:
     assert again.json() == first.json()
 
 
+async def test_two_keys_are_none(world: World) -> None:
+    headers = httpx.Headers([*world.key.items(), ("idempotency-key", "one"), ("Idempotency-Key", "two")])
+    response = await world.client.post(path_of(world), json=GOOD, headers=headers)
+    assert code(response) == "invalid_idempotency_key"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "gzip, identity"])
+async def test_a_body_that_is_said_to_be_compressed_is_refused(world: World, coding: str) -> None:
+    headers = {**world.key, "content-encoding": coding}
+    response = await world.client.post(path_of(world), json=GOOD, headers=headers)
+    assert (response.status_code, code(response)) == (400, "invalid_request")
+    plain = await world.client.post(path_of(world), json=GOOD, headers={**headers, "content-encoding": "identity"})
+    assert plain.status_code == 201
+
+
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\tb", "\x7f", "caf\xe9"])
 async def test_malformed_keys(world: World, key: str) -> None:
     headers = httpx.Headers([*world.key.items(), ("idempotency-key", key)], encoding="latin-1")

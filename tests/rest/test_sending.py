@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from postroom.accounts import Level, Mode, NewTenant
@@ -116,6 +117,9 @@ async def test_keys(sender: Sender) -> None:
     assert code(await sender.send({}, key=None)) == "idempotency_key_required"
     for key in ("", "k" * 256):
         assert code(await sender.send({}, key=key)) == "invalid_idempotency_key"
+    headers = httpx.Headers([*sender.world.key.items(), ("idempotency-key", "one"), ("idempotency-key", "two")])
+    both = await sender.world.client.post(sender.at(), json=BODY, headers=headers)
+    assert code(both) == "invalid_idempotency_key"
     assert (await sender.send(key="k" * 255)).status_code == 202
     assert code(await sender.send({}, key="x")) == "invalid_request"
 

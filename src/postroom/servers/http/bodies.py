@@ -26,6 +26,9 @@ class JsonRequest(Request):
 
     async def load(self) -> None:
         """Read and parse. Raises `payload_too_large`, `invalid_request`, and `timeout` when the body takes too long."""
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        if coding != "identity":
+            raise invalid("body", "must not be compressed (Content-Encoding)")
         self._octets = await _read(self)
         if not self._octets:
             raise invalid("body", "is required")

@@ -146,11 +146,14 @@ def _check_ids(path: dict[str, str]) -> None:
 def _check_key(rule: Rule, request: Request) -> None:
     """Raises `idempotency_key_required` before the body is read (outbound §2.2). Whether a request is a dry run, which
     needs none, is known to the route when it has read the query."""
+    keys = request.headers.getlist("idempotency-key")
+    if len(keys) > 1:
+        # Which of them is meant, a proxy on the way may see otherwise than we.
+        raise PostroomError("invalid_idempotency_key")
     if rule.idempotency is Idempotency.REQUIRED and "dry_run" not in request.query_params:
-        key = request.headers.get("idempotency-key")
-        if key is None:
+        if not keys:
             raise PostroomError("idempotency_key_required")
-        check_key(key)
+        check_key(keys[0])
 
 
 def _own_bucket(principal: Principal) -> RateBucket:
