@@ -30,8 +30,8 @@ _QUOTED: Final = re.compile(r'"((?:[^"\\\x00\r\n]|\\[^\x00\r\n])*)"')
 _SOURCE_ROUTE: Final = re.compile(_ROUTE)
 _DOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _PLAIN_LOCAL: Final = re.compile(rf"{_UTEXT}+(?:\.{_UTEXT}+)*")
-# What forwarders make of a sender holds the sender's whole address, and none of them keeps it to 64 octets: bounces, and
-# what was forwarded twice, would be lost (RFC 5321 §4.5.3.1: no limit where none is needed).
+# What forwarders make of a sender holds the sender's whole address, and none of them keeps it to 64 octets: bounces,
+# and what was forwarded twice, would be lost (RFC 5321 §4.5.3.1: no limit where none is needed).
 _REWRITTEN: Final = ("srs0=", "srs1=", "srs0+", "srs1+", "srs0-", "srs1-")
 _BLANKS: Final = re.compile(r"(?: +|$)")
 
