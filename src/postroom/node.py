@@ -280,6 +280,7 @@ class Node:
             sending=self.mail_out.sending,
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
+            aliases=core.aliases,
         )
         return HttpListener(
             create_http(services),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
@@ -28,6 +29,8 @@ MAX_PAGE: Final = 100
 MAX_ADDRESS: Final = 254
 """Octets of an address that fits a path (RFC 5321 §4.5.3.1.3)."""
 
+Then = Callable[[Connection, Alias], Awaitable[None]]
+
 _FULL: Final = "The tenant has as many aliases as it may have."
 
 
@@ -41,9 +44,10 @@ class Aliases:
         self._platform_domain = platform_domain
         self._changed = changed
 
-    async def create(self, tenant_id: int, address: str, target: str) -> Alias:
+    async def create(self, tenant_id: int, address: str, target: str, *, then: Then | None = None) -> Alias:
         """An alias that counts at once. `target` is an address, here or elsewhere, or a bare local part, which means
         the alias's own domain. On the platform domain the address ends with the tenant's suffix, as its people's do.
+        `then` is called inside the transaction.
 
         Raises the errors of `validate_username`; `address_invalid` with the field's name, `domain_not_found`,
         `domain_not_ready`, `address_taken`, `address_limit_reached`, `tenant_not_found`, `tenant_suspended`;
@@ -70,6 +74,8 @@ class Aliases:
                 await aliases.insert(conn, tenant_id, public_id, name, domain, goal, self._clock.now())
                 made = await aliases.get(conn, tenant_id, public_id)
                 assert made is not None
+                if then is not None:
+                    await then(conn, made)
         except asyncpg.UniqueViolationError:
             raise PostroomError("address_taken") from None
         self._changed(name)
