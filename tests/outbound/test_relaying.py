@@ -17,6 +17,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.words import WordIndexer
 from postroom.outbound.relaying import clear_relays
 from postroom.outbound.rules import Action
 from tests.mailbox.letters import check_mailbox
@@ -92,6 +93,24 @@ async def test_the_rows_say_nothing_of_the_content(here: Crossroads) -> None:
     assert "secretword" not in repr(dict(row)).lower()
     assert row["from_address"] == "ann@example.com"
     assert await count(here, "recipients") == 0
+
+
+@pytest.mark.covers("mail-server:A6", "decisions:B20")
+async def test_nothing_of_it_gets_into_the_word_index(here: Crossroads) -> None:
+    """Words stay there when messages go."""
+    await send(here)
+    await here.send(LETTER.replace(b"Secret", b"Open"), f"carol@{DOMAIN}")
+    indexer = WordIndexer(here.db, here.office.clock, here.office.blobs.get_many)
+    assert await indexer.run_once() == 2
+    words = {row["word"] for row in await here.office.rows("SELECT word FROM lexicon")}
+    assert "openword" in words
+    assert not [word for word in words if "secret" in word]
+    assert await count(here, "word_tasks") == 0
+    async with FakeMx() as mx:
+        here.net.add("target.example", mx)
+        await here.work()
+    here.office.clock.advance(HOUR + 1)
+    assert await clear(here) == 1
 
 
 @pytest.mark.covers("mail-server:C7", "mail-server:C9")
