@@ -26,6 +26,8 @@ from postroom.base.settings_tree import Settings
 from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
 from postroom.directory.models import Announce, IdentityKind, NewMailbox
+from postroom.directory.relays import Relays
+from postroom.directory.service.aliases import Aliases
 from postroom.directory.service.identities import Identities
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
@@ -61,6 +63,8 @@ class Core:
     keys: Keys
     verifier: KeyVerifier
     identities: Identities
+    aliases: Aliases
+    relays: Relays
     mailboxes: Mailboxes
     announce: Announce
     directory_changed: Callable[[str], None]
@@ -145,6 +149,8 @@ async def open_core(
             keys=Keys(database, ids, clock, secrets.key_pepper, random),
             verifier=verifier,
             identities=identities,
+            aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
+            relays=Relays(database, ids, clock, mailbox_rows),
             mailboxes=mailboxes,
             announce=announce,
             directory_changed=directory_changed,

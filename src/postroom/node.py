@@ -38,7 +38,8 @@ from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.outbound.queue import prune_attempts
-from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut
+from postroom.outbound.relaying import clear_relays
+from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of
 from postroom.servers.http.app import create_http
 from postroom.servers.http.cursors import CursorKey, CursorKeys
 from postroom.servers.http.listener import HttpLimits, HttpListener
@@ -126,7 +127,10 @@ class Node:
             version=__version__,
             local_mailbox=self._local_mailbox,
         )
-        self.reception = Reception(self.directory.resolve, self.receiver)
+        self.forwarding = forwarding_of(core, self.parser, self.local_domains.has, lambda: self.mail_out.outlet)
+        self.reception = Reception(
+            self.directory.resolve, self.receiver, (self.forwarding,), onward=self.forwarding.onward
+        )
         self.mail_out = MailOut(
             core,
             Inside(
@@ -276,6 +280,7 @@ class Node:
             sending=self.mail_out.sending,
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
+            aliases=core.aliases,
         )
         return HttpListener(
             create_http(services),
@@ -354,6 +359,9 @@ class Node:
         async def attempts() -> None:
             await prune_attempts(core.database, core.clock, timedelta(days=core.settings.queue.retention_days))
 
+        async def relays() -> None:
+            await clear_relays(core.database, core.blobs, core.clock)
+
         async def staging() -> None:
             try:
                 await core.blobs.sweep()
@@ -375,6 +383,7 @@ class Node:
             Periodic("prune_events", timedelta(minutes=10), events),
             Periodic("prune_sends", timedelta(minutes=10), sends),
             Periodic("prune_attempts", timedelta(minutes=10), attempts),
+            Periodic("clear_relays", timedelta(minutes=10), relays),
             Periodic("sweep_staging", timedelta(hours=1), staging),
         ]
 

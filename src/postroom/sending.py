@@ -14,6 +14,7 @@ from typing import Final
 
 from postroom import __version__
 from postroom.accounts.models import Mode
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.app import Core
 from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
@@ -25,12 +26,13 @@ from postroom.mailbox.models import Appended, MailboxRef
 from postroom.net.dns_wire import Options, parse_server, system_servers
 from postroom.net.mx import RoutePolicy
 from postroom.net.resolver import CachingResolver, ResolverLimits
-from postroom.outbound.accept import Acceptance
+from postroom.outbound.accept import Acceptance, Also
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
-from postroom.outbound.models import RouteKind
+from postroom.outbound.forwarding import Forwarding
+from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Outcomes
 from postroom.outbound.policy import SendRules
 from postroom.outbound.queue import MailQueue
@@ -134,6 +136,32 @@ def open_outlet(core: Core) -> Iterator[Outlet]:
         parser.close()
 
 
+def forwarding_of(core: Core, parser: Parser, is_local: IsLocal, outlet: Callable[[], Outlet]) -> Forwarding:
+    """The door of mail that goes on. `outlet` is asked when there is some: it is made after the doors."""
+
+    async def accept(outgoing: Outgoing, *, also: Also) -> Accepted:
+        return await outlet().acceptance.accept(outgoing, also=also)
+
+    async def route(address: str, *, from_domain: str, mode: Mode) -> RouteKind:
+        return await outlet().routes.route(address, from_domain=from_domain, mode=mode)
+
+    return Forwarding(
+        core.database,
+        parser,
+        core.clock,
+        core.ids,
+        hostname=core.settings.server.hostname,
+        version=__version__,
+        keys=SigningKeys(
+            core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key
+        ),
+        relays=core.relays,
+        is_local=is_local,
+        accept=accept,
+        route=route,
+    )
+
+
 def tell_workers(core: Core) -> None:
     """Something is due: the workers of all processes need not wait until they look next."""
     core.notifier.hint(OUTBOUND_CHANNEL, "due")
@@ -147,6 +175,7 @@ class MailOut:
         self._inside = inside
         settings = core.settings
         outlet = Outlet.of(core, inside.parser, inside.is_local, committed=inside.committed, wake=self.wake)
+        self.outlet = outlet
         self.keys, self.routes, self.acceptance = outlet.keys, outlet.routes, outlet.acceptance
         self.sending = outlet.sending
         self.submission = Submission(
@@ -332,4 +361,4 @@ class MailOut:
         return self._resolver
 
 
-__all__ = ["OUTBOUND_CHANNEL", "Inside", "MailOut", "Outlet", "open_outlet"]
+__all__ = ["OUTBOUND_CHANNEL", "Inside", "MailOut", "Outlet", "forwarding_of", "open_outlet"]

@@ -25,7 +25,7 @@ from postroom.directory import (
     routes,
     rules,
 )
-from postroom.directory.routes import Route
+from postroom.directory.rules import Route
 
 if TYPE_CHECKING:
     from tests.accounts.conftest import House

@@ -22,6 +22,7 @@ class To:
     tenant_id: int = 1
     tenant_public_id: str = "ten_01ARZ3NDEKTSV4RRFFQ69G5FAV"
     identity_public_id: str = "idn_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    via: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

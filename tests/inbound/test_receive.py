@@ -108,6 +108,29 @@ async def test_bytes_are_trace_then_exactly_the_original(raw: bytes) -> None:
     assert (content.prefix_len, content.raw_size) == (len(prefix), len(prefix) + len(raw))
 
 
+@pytest.mark.covers("mail-server:A6", "edge:A10")
+async def test_an_alias_in_the_header_names_the_mailbox_and_its_own_address_receives(clock: ManualClock) -> None:
+    box = To("box@agents.example", via=("sales@agents.example", "team@agents.example"))
+    for header, is_bcc in (
+        ("sales@agents.example", False),
+        ("team@agents.example", False),
+        ("box@agents.example", False),
+        ("other@agents.example", True),
+    ):
+        ingest = FakeIngest()
+        await receiver(clock, ingest).receive(envelope(box), raw_mail(to=header))
+        (copy,) = ingest.taken[0].copies
+        assert (copy.delivered_to, copy.is_bcc) == ("box@agents.example", is_bcc)
+        assert b"for <sales@agents.example>" in ingest.taken[0].pieces[0]
+    # Of two ways to one mailbox that counts which the header names; and it is the first in the header that is primary.
+    ingest = FakeIngest()
+    blind, other = To("box@agents.example"), To("other@agents.example", 2)
+    raw = raw_mail(to="sales@agents.example, other@agents.example")
+    await receiver(clock, ingest).receive(envelope(blind, box, other), raw)
+    found = {copy.mailbox.mailbox_id: (copy.is_bcc, copy.is_primary_recipient) for copy in ingest.taken[0].copies}
+    assert found == {1: (False, True), 2: (False, False)}
+
+
 @pytest.mark.covers("mail-server:A8", "edge:A10")
 async def test_several_recipients_are_named_to_nobody(clock: ManualClock) -> None:
     ingest = FakeIngest()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from postroom.directory.models import IdentityKind, Recipient, Refusal
+from postroom.accounts.models import Mode
+from postroom.directory.models import Forward, IdentityKind, Recipient, Refusal
 from postroom.directory.rules import UNKNOWN
 from postroom.inbound.reception import Addressee, Passage, Reception
 from postroom.smtp.envelope import Envelope
@@ -130,3 +131,39 @@ async def test_mail_that_came_by_too_often_passes_no_door() -> None:
     each = await here.receive_each(await addressed(here, "door@a.example", "box@a.example"), looping)
     assert [answer.code for answer in each] == [554, 250]
     assert door.taken == []
+
+
+@pytest.mark.covers("mail-server:A6")
+async def test_what_an_alias_leads_elsewhere_goes_on() -> None:
+    door = FakeDoor("door")
+    way = Forward(1, "ten_1", Mode.LIVE, "out@a.example", "out@a.example", "x@example.com")
+
+    async def leads(address: str) -> Recipient | Forward | Refusal:
+        return way
+
+    async def onward(forward: Forward, mail_from: str) -> Passage | Refusal:
+        assert forward is way
+        return Passage(door, forward.written, None) if mail_from else UNKNOWN
+
+    here = Reception(leads, FakeReceiver(), onward=onward)  # type: ignore[arg-type] # does what is asked of it
+    assert await here.resolve("out@a.example", "anna@example.com") == Passage(door, "out@a.example", None)
+    assert await here.resolve("out@a.example", "") is UNKNOWN
+    nobody = Reception(leads, FakeReceiver())  # type: ignore[arg-type] # as above
+    refusal = await nobody.resolve("out@a.example", "anna@example.com")
+    assert isinstance(refusal, Refusal)
+    assert refusal.is_temporary
+
+
+@pytest.mark.covers("mail-server:A6")
+async def test_what_a_passage_refuses_for_good_is_refused_before_anything_is_stored() -> None:
+    receiver, door = FakeReceiver(), FakeDoor("door")
+    picky = Passage(door, "picky@a.example", None, lambda raw: GONE if b"Hello" in raw else None)
+    here = reception(receiver, door)
+    message = await addressed(here, "box@a.example", "door@a.example")
+    message = message._replace(recipients=(*message.recipients, ("picky@a.example", picky)))
+    assert await here.receive(message, raw_mail()) == GONE
+    assert (receiver.taken, door.taken) == ([], [])
+    each = await here.receive_each(message, raw_mail())
+    assert each == (queued("msg_box"), queued("msg_door"), GONE)
+    assert await here.receive(message, raw_mail(subject="x", body="x")) == queued("msg_box")
+    assert door.taken[-1] == ("door@a.example", "picky@a.example")

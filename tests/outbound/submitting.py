@@ -33,7 +33,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
-from postroom.directory.models import Recipient, Refusal
+from postroom.directory.models import Forward, Recipient, Refusal
 from postroom.directory.resolver import Directory
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.models import Appended, MailboxRef
@@ -99,7 +99,7 @@ class PostOffice:
             changed=self.changed.extend,
             wake=lambda: self.woken.append(None),
         )
-        options: dict[str, Any] = {"limits": self.limits, **changes}
+        options: dict[str, Any] = {"limits": self.limits, "route": self.route, **changes}
         return Submission(
             self.db,
             acceptance,
@@ -109,13 +109,14 @@ class PostOffice:
             hostname="mail.agents.example",
             version="1",
             sign=self.sign,
-            route=self.route,
             blobs=self.blobs,
             **options,
         )
 
     async def find(self, address: str, mail_from: str) -> Recipient | Refusal:
-        return await self.directory.resolve(address)
+        found = await self.directory.resolve(address)
+        assert not isinstance(found, Forward), "there are no aliases here"
+        return found
 
     async def sign(self, wire: bytes, domain: str) -> bytes:
         if self.failure is not None:

@@ -290,7 +290,8 @@ async def test_a_sender_elsewhere(post: Post, verdict: str) -> None:
             assert mx.messages == []
             return
         (sent,) = mx.messages
-        assert (sent.sender, sent.recipients) == ("", ["carl@example.org"])
+        # As the sender wrote it (RFC 5321 §2.4).
+        assert (sent.sender, sent.recipients) == ("", ["Carl@example.org"])
         assert b"multipart/report" in sent.data
     assert await post.tasks() == 0
 

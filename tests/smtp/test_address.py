@@ -46,7 +46,8 @@ def test_garbage_gives_an_address_or_the_error(raw: bytes) -> None:
         except AddressSyntaxError:
             continue
         if path.address is not None:
-            assert len(path.address.local.encode()) <= 64
+            octets = len(path.address.local.encode())
+            assert octets <= 64 or (path.address.local[:3].lower() == "srs" and octets <= 252)
             assert len(path.address.domain) <= 255
             assert path.address.domain.isascii()
             assert not set(path.address.local) & set("\r\n\0")
@@ -86,6 +87,9 @@ def test_garbage_gives_an_address_or_the_error(raw: bytes) -> None:
         b"<a@example.com>SIZE=1",
         b"<a\xff@example.com>",
         b"<" + b"a" * 65 + b"@example.com>",
+        b"<srs2=" + b"a" * 60 + b"@example.com>",
+        b"<SRS0=" + b"a" * 238 + b"@example.com>",
+        b'<"SRS0= ' + b"a" * 237 + b'"@example.com>',
         b"<a@" + b"b" * 64 + b".example>",
         b"<a@" + b"b." * 128 + b"example>",
         ("<" + "ä" * 33 + "@example.com>").encode(),
@@ -139,3 +143,12 @@ def test_bare_postmaster(raw: bytes) -> None:
 @given(_domain)
 def test_domain_to_ascii_keeps_ascii(domain: str) -> None:
     assert domain_to_ascii(domain.upper()) == domain
+
+
+@pytest.mark.covers("mail-server:A6", "RFC 5321 §4.5.3.1")
+@given(st.sampled_from(["SRS0=", "srs1=", "Srs0+", "SRS1-"]), st.integers(60, 236), st.booleans())
+def test_what_a_forwarder_made_of_an_address_may_be_as_long_as_a_path(tag: str, more: int, quoted: bool) -> None:
+    local = tag + "a" * (more - 1) + (" " if quoted else "b")
+    path = parse_path(f"<{Address(local, 'example.com')}>".encode())
+    assert path.address == Address(local, "example.com")
+    assert len(path.address.local) <= 241

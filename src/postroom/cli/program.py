@@ -29,6 +29,7 @@ COMMANDS: Final = {
         "tenant": "tenant",
         "person": "person",
         "identity": "identity",
+        "alias": "alias",
         "key": "key",
         "mail": "mail",
         "queue": "queue",

@@ -1,4 +1,4 @@
-"""Tenants, people, identities, keys and queues as documents; names as in the REST API. Pure."""
+"""Tenants, people, identities, aliases, keys and queues as documents; names as in the REST API. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from postroom.accounts.models import ApiKey, Person, Tenant
 from postroom.accounts.permissions import Permission
 from postroom.db import ParkedRow, QueueCounts
-from postroom.directory.models import Identity
+from postroom.directory.models import Alias, Identity
 from postroom.outbound.queue import AttemptLog, QueueItem
 from postroom.outbound.signing import PublicKey
 
@@ -72,6 +72,17 @@ def identity(one: Identity) -> Document:
             for address in one.addresses
         ],
         "client_id": one.client_id,
+        "created_at": moment(one.created_at),
+    }
+
+
+def alias(one: Alias) -> Document:
+    return {
+        "id": one.public_id,
+        "tenant_id": one.tenant_public_id,
+        "address": one.address,
+        "domain_id": one.domain_public_id,
+        "target": one.target,
         "created_at": moment(one.created_at),
     }
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NewType
 
+from postroom.accounts.models import Mode
 from postroom.db import Connection
 
 IdentityKey = NewType("IdentityKey", int)
@@ -191,7 +192,8 @@ class Recipient:
 
     `address` is what was asked for, normalised, detail included; `base` is without `+detail`; `detail` is a candidate
     for a thread token and selects nothing (A2). `role` says that the mail is the deployment's role mail (A4).
-    `own_addresses` are all addresses that the mailbox receives at.
+    `own_addresses` are all addresses that the mailbox receives at. `via` are the aliases that led to it, the one that
+    was written to first; `base` is then the mailbox's own address at their end.
     """
 
     tenant_id: int
@@ -204,6 +206,41 @@ class Recipient:
     kind: IdentityKind
     own_addresses: tuple[str, ...]
     role: bool = False
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An address without a mailbox, whose mail goes on to `target`: a whole address, perhaps with a detail."""
+
+    id: int
+    public_id: str
+    tenant_id: int
+    tenant_public_id: str
+    address: str
+    domain: str
+    domain_public_id: str
+    target: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Where mail to an alias leaves this deployment for (A6): to `target`, in the name of the tenant of `alias`, the
+    last of the aliases on the way. `written` is the one that was written to, without its detail.
+    """
+
+    tenant_id: int
+    tenant_public_id: str
+    mode: Mode
+    alias: str
+    written: str
+    target: str
+
+    @property
+    def domain(self) -> str:
+        """The domain of the alias, from which the mail goes on."""
+        return self.alias.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True)

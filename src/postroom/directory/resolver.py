@@ -1,15 +1,15 @@
 """Who is this recipient? The answer to every RCPT (inbound §7; mail-server A6; A6, A16, D22).
 
-Only answers that accept are remembered. Every refusal is what the database says at that moment, so that an address, a
-quota or a domain that came into being a moment ago counts at once.
+Only answers that accept are remembered. Every refusal is what the database says at that moment, so that an address, an
+alias, a quota or a domain that came into being a moment ago counts at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 from postroom.accounts.names import RELAYED_ROLES
@@ -17,9 +17,8 @@ from postroom.base import log
 from postroom.base.clock import Clock
 from postroom.db import Database, is_transient
 from postroom.directory import routes, rules
-from postroom.directory.models import Recipient, Refusal
-from postroom.directory.routes import Route
-from postroom.directory.rules import Entry
+from postroom.directory.models import Forward, Recipient, Refusal
+from postroom.directory.rules import Route
 
 CACHE_SIZE: Final = 10_000
 CACHE_SECONDS: Final = 60.0
@@ -36,7 +35,7 @@ _log = log.get("directory")
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    entry: Entry
+    route: Route
     until: float
 
 
@@ -106,8 +105,9 @@ class Directory:
         self._flights: dict[str, _Flight] = {}
         self._generation = 0
 
-    async def resolve(self, address: str) -> Recipient | Refusal:
-        """The mailbox for a recipient, or the SMTP answer that refuses it. Never raises for what a client sent.
+    async def resolve(self, address: str) -> Recipient | Forward | Refusal:
+        """The mailbox for a recipient, where its mail is to be passed on to, or the SMTP answer that refuses it. Never
+        raises for what a client sent.
 
         A refusal for our own fault is always temporary.
         """
@@ -124,7 +124,7 @@ class Directory:
         return await self._find(f"{base_local}@{domain}", domain, asked, detail)
 
     async def owner_of(self, address: str) -> Recipient | None:
-        """Whose an address in a header is, if mail to it would be taken now; None also while the database is away.
+        """Whose an address in a header is, if its mailbox would take mail now; None also while the database is away.
 
         Nobody asked to send there, so it is no guess: it neither counts for the dictionary guard nor is refused by it.
         """
@@ -140,24 +140,22 @@ class Directory:
             found = await self._role(asked, detail, guarded=False)
         else:
             found = await self._find(f"{base_local}@{domain}", domain, asked, detail, guarded=False)
-        return None if isinstance(found, Refusal) else found
+        return found if isinstance(found, Recipient) else None
 
     def invalidate(self, what: str) -> None:
-        """Forget an address, everything of an identity (`idn_…`) or a tenant (`ten_…`), a domain (`@name`), or all
-        (`*`).
+        """Forget an address or alias, everything of an identity (`idn_…`) or a tenant (`ten_…`), a domain (`@name`), or
+        all (`*`), with what was found by way of it.
         """
         # Answers that are on their way may be from before the change.
         self._generation += 1
         if what == _EVERYTHING:
             self._cache.clear()
         elif what.startswith("@"):
-            self._forget(lambda base, _: base.endswith(what))
-        elif "@" in what:
-            self._cache.pop(what, None)
+            self._forget(lambda names: any(name.endswith(what) for name in names))
         else:
-            self._forget(lambda _, entry: what in (entry.identity_public_id, entry.tenant_public_id))
+            self._forget(lambda names: what in names)
 
-    async def _role(self, asked: str, detail: str, *, guarded: bool = True) -> Recipient | Refusal:
+    async def _role(self, asked: str, detail: str, *, guarded: bool = True) -> Recipient | Forward | Refusal:
         contact = None
         if self._security_contact is not None:
             contact = rules.parse_recipient(self._security_contact, self._platform_domain)
@@ -174,12 +172,12 @@ class Directory:
 
     async def _find(
         self, base: str, domain: str, asked: str, detail: str, *, role: bool = False, guarded: bool = True
-    ) -> Recipient | Refusal:
+    ) -> Recipient | Forward | Refusal:
         now = self._clock.monotonic()
         cached = self._cache.get(base)
-        if cached is not None and now < cached.until and rules.decide(cached.entry, self._clock.now()) is None:
+        if cached is not None and now < cached.until and rules.answer(cached.route, self._clock.now()) is None:
             self._cache.move_to_end(base)
-            return _recipient(cached.entry, base, asked, detail, role)
+            return _found(cached.route, base, asked, detail, role)
         if guarded and self.guard.trips(domain, now):
             return rules.GUARDED
         try:
@@ -189,16 +187,27 @@ class Directory:
                 raise
             _log.warning("directory unavailable", exc_info=exc)
             return rules.UNAVAILABLE
-        if not found.is_local:
-            return rules.FOREIGN
-        if not found.domain_enabled:
-            return rules.DISABLED_DOMAIN
-        if found.entry is None:
-            if guarded:
-                self.guard.missed(domain, self._clock.monotonic())
-            return rules.UNKNOWN
-        refusal = rules.decide(found.entry, self._clock.now())
-        return refusal or _recipient(found.entry, base, asked, detail, role)
+        refusal = rules.answer(found, self._clock.now())
+        if refusal is None:
+            return _found(found, base, asked, detail, role)
+        if refusal is rules.BROKEN_CHAIN:
+            _log.error(
+                "alias chain without end", tenant=found.steps[0].tenant_public_id, alias=found.steps[0].public_id
+            )
+        elif not role and self._ends_at_role(found):
+            end = await self._role(asked, detail or found.steps[-1].detail, guarded=False)
+            return replace(end, via=_names(found)) if isinstance(end, Recipient) else end
+        elif found.is_local and found.domain_enabled and found.entry is None and not found.steps and guarded:
+            self.guard.missed(domain, self._clock.monotonic())
+        return refusal
+
+    def _ends_at_role(self, route: Route) -> bool:
+        """Whether aliases that may be followed lead to a role of the platform domain, which nobody has."""
+        if not route.steps or route.entry is not None:
+            return False
+        local, _, domain = route.steps[-1].target_base.rpartition("@")
+        followed = rules.answer(replace(route, leaves=True), self._clock.now()) is None
+        return followed and domain == self._platform_domain and local in RELAYED_ROLES
 
     async def _ask(self, base: str, domain: str) -> Route:
         """The database's answer. One query at a time for an address, but a refusal is only taken from a query that
@@ -207,7 +216,7 @@ class Directory:
         joined = self._flights.get(base)
         if joined is not None:
             found = await asyncio.shield(joined.task)
-            if found.entry is not None and rules.decide(found.entry, self._clock.now()) is None:
+            if rules.answer(found, self._clock.now()) is None:
                 return found
         flight = self._flights.get(base)
         if flight is None or flight is joined:
@@ -228,26 +237,47 @@ class Directory:
 
     async def _query(self, base: str, domain: str, generation: int) -> Route:
         async with asyncio.timeout(self._query_seconds), self._db.acquire() as conn:
-            found = await routes.route(conn, base, domain)
+            found = await routes.whole_route(conn, base, domain)
         if generation == self._generation:
-            self._remember(base, found.entry)
+            self._remember(base, found)
         return found
 
-    def _remember(self, base: str, entry: Entry | None) -> None:
-        if entry is None or rules.decide(entry, self._clock.now()) is not None:
+    def _remember(self, base: str, route: Route) -> None:
+        if rules.answer(route, self._clock.now()) is not None:
             self._cache.pop(base, None)
             return
-        self._cache[base] = _Cached(entry, self._clock.monotonic() + CACHE_SECONDS)
+        self._cache[base] = _Cached(route, self._clock.monotonic() + CACHE_SECONDS)
         self._cache.move_to_end(base)
         if len(self._cache) > self._size:
             self._cache.popitem(last=False)
 
-    def _forget(self, matches: Callable[[str, Entry], bool]) -> None:
-        for base in [base for base, cached in self._cache.items() if matches(base, cached.entry)]:
+    def _forget(self, matches: Callable[[Collection[str]], bool]) -> None:
+        for base in [base for base, cached in self._cache.items() if matches(_involved(base, cached.route))]:
             del self._cache[base]
 
 
-def _recipient(entry: Entry, base: str, asked: str, detail: str, role: bool) -> Recipient:
+def _involved(base: str, route: Route) -> list[str]:
+    """The addresses, identities and tenants that an answer depends on."""
+    names = [base]
+    for step in route.steps:
+        names += (step.target_base, step.tenant_public_id)
+    if route.entry is not None:
+        names += (route.entry.identity_public_id, route.entry.tenant_public_id)
+    return names
+
+
+def _names(route: Route) -> tuple[str, ...]:
+    return tuple(step.address for step in route.steps)
+
+
+def _found(route: Route, base: str, asked: str, detail: str, role: bool) -> Recipient | Forward:
+    """What an accepted route is to whoever asked."""
+    entry, last = route.entry, route.steps[-1] if route.steps else None
+    if entry is None:
+        assert last is not None, "somebody has it, or it is an alias"
+        return Forward(last.tenant_id, last.tenant_public_id, last.mode, last.address, base, last.target)
+    if last is not None:
+        base, detail = last.target_base, detail or last.detail
     return Recipient(
         tenant_id=entry.tenant_id,
         mailbox_id=entry.identity_id,
@@ -259,4 +289,5 @@ def _recipient(entry: Entry, base: str, asked: str, detail: str, role: bool) -> 
         kind=entry.kind,
         own_addresses=entry.own_addresses,
         role=role,
+        via=_names(route),
     )

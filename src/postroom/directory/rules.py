@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from postroom.accounts.models import TenantStatus
+from postroom.accounts.models import Mode, TenantStatus
 from postroom.accounts.service.people import check_display_name
 from postroom.accounts.text import check_text, invalid
 from postroom.base.errors import PostroomError
@@ -50,6 +50,45 @@ GUARDED: Final = Refusal(451, "4.7.1", "Too many unknown recipients, please try 
 MALFORMED: Final = Refusal(501, "5.5.4", "Bad recipient address syntax")
 
 
+MAX_CHAIN: Final = 5
+"""Aliases that may lead to one another (A6)."""
+BROKEN_CHAIN: Final = Refusal(451, "4.3.0", "Temporary local problem with this address")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An alias on the way of a message, as the database has it."""
+
+    public_id: str
+    address: str
+    target: str
+    target_base: str
+    tenant_id: int
+    tenant_public_id: str
+    mode: Mode
+    tenant_status: TenantStatus
+    suspended_at: datetime | None
+    domain_enabled: bool
+
+    @property
+    def detail(self) -> str:
+        """The detail of the target."""
+        return split_detail(self.target.rpartition("@")[0])[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the database knows of an address: whether its domain is ours and enabled; who has it, at the end of the
+    aliases in `steps`. `leaves`: they end at a domain that is not ours.
+    """
+
+    is_local: bool
+    domain_enabled: bool
+    entry: Entry | None = None
+    steps: tuple[Step, ...] = ()
+    leaves: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What the database says of an address that exists; how it is answered depends on the time of the question."""
@@ -70,19 +109,42 @@ class Entry:
 
 def decide(entry: Entry, now: datetime) -> Refusal | None:
     """None to accept; the rows of inbound §7.5 in their order, first match. A paused identity receives (A7)."""
-    gone = entry.identity_status in (IdentityStatus.DELETING, IdentityStatus.DELETED) or entry.tenant_status.is_gone
-    suspended_at = now if entry.suspended_at is None else entry.suspended_at
-    suspended = entry.tenant_status is TenantStatus.SUSPENDED
     table = (
         (not entry.domain_enabled, DISABLED_DOMAIN),
         (entry.address_status is AddressStatus.PENDING, UNKNOWN),
         (entry.address_status is AddressStatus.RETIRED, RETIRED),
-        (gone, UNKNOWN),
-        (suspended and now - suspended_at < SUSPENSION_GRACE, SUSPENDED),
-        (suspended, SUSPENDED_FOR_LONG),
-        (entry.is_full, FULL),
+        (entry.identity_status in (IdentityStatus.DELETING, IdentityStatus.DELETED), UNKNOWN),
     )
-    return next((refusal for matches, refusal in table if matches), None)
+    refusal = next((refusal for matches, refusal in table if matches), None)
+    refusal = refusal or of_tenant(entry.tenant_status, entry.suspended_at, now)
+    return refusal or (FULL if entry.is_full else None)
+
+
+def of_tenant(status: TenantStatus, suspended_at: datetime | None, now: datetime) -> Refusal | None:
+    """What the state of its tenant means for an address (FR-TEN-3)."""
+    if status.is_gone:
+        return UNKNOWN
+    if status is TenantStatus.SUSPENDED:
+        return SUSPENDED if now - (suspended_at or now) < SUSPENSION_GRACE else SUSPENDED_FOR_LONG
+    return None
+
+
+def answer(route: Route, now: datetime) -> Refusal | None:
+    """None when mail to the address is taken, here or to be passed on (mail-server A6)."""
+    if not route.is_local:
+        return FOREIGN
+    if not route.domain_enabled:
+        return DISABLED_DOMAIN
+    for step in route.steps[:MAX_CHAIN]:
+        refusal = None if step.domain_enabled else DISABLED_DOMAIN
+        refusal = refusal or of_tenant(step.tenant_status, step.suspended_at, now)
+        if refusal is not None:
+            return refusal
+    if len(route.steps) > MAX_CHAIN:
+        return BROKEN_CHAIN
+    if route.entry is None:
+        return None if route.leaves else UNKNOWN
+    return decide(route.entry, now)
 
 
 def parse_recipient(text: str, platform_domain: str) -> tuple[str, str] | None:

@@ -33,8 +33,9 @@ d.kind = 'platform' AS is_platform, a.role, a.status,
 a.retire_at, a.retired_at, a.created_at
 """
 # The system identity is the platform's alone (A15); a null of the scope never equals anything.
+# A relay is nobody's (mail-server A6).
 _REACH: Final = """
-CASE $1::text
+i.kind <> 'relay' AND CASE $1::text
   WHEN 'platform' THEN $2::bigint IS NULL AND $3::bigint IS NULL
   WHEN 'tenant' THEN i.tenant_id = $2::bigint AND NOT i.is_system
   WHEN 'identity' THEN i.tenant_id = $2::bigint AND i.id = $3::bigint AND NOT i.is_system
@@ -97,7 +98,7 @@ _RESUME_TENANT: Final = """
 UPDATE identities SET status = 'active', pause_reason = NULL, updated_at = $2
 WHERE tenant_id = $1 AND status = 'paused' AND pause_reason = 'tenant_suspended' RETURNING id
 """
-_SYSTEM: Final = " ".join((_SELECT, "WHERE i.is_system"))
+_SYSTEM: Final = " ".join((_SELECT, "WHERE i.is_system AND i.kind <> 'relay'"))
 _BY_KEYS: Final = " ".join((_SELECT, "WHERE i.tenant_id = $1 AND i.id = ANY ($2::bigint[]) ORDER BY i.id"))
 
 _SET_ADDRESS: Final = """
@@ -126,6 +127,7 @@ _DOMAIN_STATUS: Final = "SELECT status FROM domains WHERE id = $1 AND tenant_id 
 _IS_LOCAL: Final = "SELECT EXISTS (SELECT FROM domains WHERE name = $1 AND enabled)"
 _TAKEN: Final = """
 SELECT EXISTS (SELECT FROM addresses WHERE address = $1)
+  OR EXISTS (SELECT FROM aliases WHERE address = $1)
   OR EXISTS (SELECT FROM people WHERE contact_email = $1)
   OR EXISTS (SELECT FROM address_tombstones t WHERE t.address_hash = $2 AND NOT (
        t.tenant_id = $3 AND t.identity_id = $4 AND EXISTS (
@@ -319,7 +321,8 @@ async def is_local_domain(conn: Connection, name: str) -> bool:
 async def is_taken(
     conn: Connection, address: str, address_hash: bytes, tenant_id: int, identity_id: int | None
 ) -> bool:
-    """Whether an address is somebody's, a person's contact (W45), or buried for all but `identity_id` (A5)."""
+    """Whether an address is somebody's or an alias, a person's contact (W45), or buried for all but `identity_id`
+    (A5)."""
     taken: bool = await conn.fetchval(_TAKEN, address, address_hash, tenant_id, identity_id)
     return taken
 

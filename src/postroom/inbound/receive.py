@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
@@ -13,7 +13,7 @@ from postroom.events.catalogue import message_received
 from postroom.inbound.parsing import Parser
 from postroom.mail.header import FIELD, unfold
 from postroom.mail.mime import MAX_HEADER_BYTES
-from postroom.mail.srs import LoopError, check_arrival, hops
+from postroom.mail.srs import Hops, LoopError, check_arrival, hops
 from postroom.mailbox.ingest import Failure, Ingest, IngestError
 from postroom.mailbox.models import (
     Content,
@@ -39,7 +39,9 @@ MAILBOX_FULL: Final = Reply(452, "4.2.2", "Mailbox full")
 
 
 class Target(Protocol):
-    """A recipient as the directory resolved it: the mailbox, and the address without its tag."""
+    """A recipient as the directory resolved it: the mailbox, its address without tag, and the aliases that led to it,
+    the one that was written to first.
+    """
 
     @property
     def tenant_id(self) -> int: ...
@@ -51,6 +53,8 @@ class Target(Protocol):
     def identity_public_id(self) -> str: ...
     @property
     def base(self) -> str: ...
+    @property
+    def via(self) -> tuple[str, ...]: ...
 
 
 _HOP_FIELD: Final = b"x-postroom-hop"
@@ -97,15 +101,9 @@ class Receiver:
             peer_name=envelope.peer_name,
             hostname=self._hostname,
             version=self._version,
-            transmission=transmission_type(
-                esmtp=envelope.esmtp,
-                tls=envelope.tls,
-                authenticated=envelope.account is not None,
-                smtputf8=envelope.smtputf8,
-                lmtp=envelope.lmtp,
-            ),
+            transmission=transmission_of(envelope),
             connection_id=envelope.connection_id,
-            recipient=named[0].base if len(named) == 1 else None,
+            recipient=_names(named[0])[0] if len(named) == 1 else None,
             received_at=received_at,
         )
         ids = {target.mailbox_id: self._ids.new("msg") for target in named}
@@ -188,7 +186,7 @@ class Receiver:
             received_at=now,
             internal_date=now.replace(microsecond=0),
             delivered_to=target.base,
-            is_bcc=target.base not in visible,
+            is_bcc=visible.isdisjoint(_names(target)),
             is_primary_recipient=primary is None or primary == target.mailbox_id,
             announce=message_received,
         )
@@ -196,7 +194,7 @@ class Receiver:
     async def _primaries(self, content: Content, targets: Sequence[Target]) -> dict[int, int | None]:
         """For each tenant, the mailbox of the first header recipient that is one of its own (A9); None without one."""
         wanted: dict[int, int | None] = {target.tenant_id: None for target in targets}
-        known = {target.base: target for target in targets}
+        known = {name: target for target in targets for name in _names(target)}
         header = [p.address for kind, p in content.recipients if kind is not RecipientKind.REPLY_TO]
         for address in header[:MAX_PRIMARY_LOOKUPS]:
             target = known.get(address) or await self._local_mailbox(address)
@@ -212,16 +210,37 @@ def loops(raw: bytes) -> bool:
 
     Hardly any mail has the field, which is found out without reading the header.
     """
-    end = raw.find(b"\n\r\n", 0, MAX_HEADER_BYTES)  # listeners take no bare line feeds
-    head = raw[: MAX_HEADER_BYTES if end < 0 else end + 1]
-    if _HOP_FIELD not in head.lower():
-        return False
-    values = [unfold(value).decode("latin-1") for name, value in FIELD.findall(head) if name.lower() == _HOP_FIELD]
     try:
-        check_arrival(hops(values, 0))
+        check_arrival(Hops(hop_of(raw), 0))
     except LoopError:
         return True
     return False
+
+
+def hop_of(raw: bytes) -> int:
+    """The hop that the message says it has; 0 when it says nothing."""
+    end = raw.find(b"\n\r\n", 0, MAX_HEADER_BYTES)  # listeners take no bare line feeds
+    head = raw[: MAX_HEADER_BYTES if end < 0 else end + 1]
+    if _HOP_FIELD not in head.lower():
+        return 0
+    values = [unfold(value).decode("latin-1") for name, value in FIELD.findall(head) if name.lower() == _HOP_FIELD]
+    return hops(values, 0).hop
+
+
+def transmission_of(envelope: Envelope[Any]) -> str:
+    """How the message came, as the trace line names it."""
+    return transmission_type(
+        esmtp=envelope.esmtp,
+        tls=envelope.tls,
+        authenticated=envelope.account is not None,
+        smtputf8=envelope.smtputf8,
+        lmtp=envelope.lmtp,
+    )
+
+
+def _names(target: Target) -> tuple[str, ...]:
+    """The addresses by which a mailbox was reached, the one that was written to first."""
+    return (*target.via, target.base)
 
 
 def _one_for_each_mailbox(named: Sequence[T], visible: set[str]) -> list[T]:
@@ -230,7 +249,7 @@ def _one_for_each_mailbox(named: Sequence[T], visible: set[str]) -> list[T]:
     chosen: dict[int, T] = {}
     for target in named:
         known = chosen.setdefault(target.mailbox_id, target)
-        if known.base not in visible and target.base in visible:
+        if visible.isdisjoint(_names(known)) and not visible.isdisjoint(_names(target)):
             chosen[target.mailbox_id] = target
     return list(chosen.values())
 

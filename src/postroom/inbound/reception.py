@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from postroom.directory.models import Recipient, Refusal
+from postroom.directory.models import Forward, Recipient, Refusal
+from postroom.directory.rules import UNAVAILABLE
 from postroom.inbound.receive import Receiver, loops
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.replies import Reply
 
-Find = Callable[[str], Awaitable[Recipient | Refusal]]
+Find = Callable[[str], Awaitable[Recipient | Forward | Refusal]]
 """The directory's answer for an address."""
 
 
@@ -37,23 +38,39 @@ class Door(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A recipient whose mail `door` takes; `what` is the door's own. `base` is the address without its detail."""
+    """A recipient whose mail `door` takes; `what` is the door's own. `base` is the address without its detail.
+
+    `refuses` says of a message that this recipient cannot have it, for good. It is asked before anything is stored for
+    anybody.
+    """
 
     door: Door
     base: str
     what: Any
+    refuses: Callable[[bytes], Reply | None] | None = None
 
 
 Addressee = Recipient | Passage
 
+Onward = Callable[[Forward, str], Awaitable[Passage | Refusal]]
+"""The passage for mail from a sender that an alias leads elsewhere."""
+
+
+async def _nobody(forward: Forward, mail_from: str) -> Refusal:
+    return UNAVAILABLE
+
 
 class Reception:
-    """The directory and the receiver, with the doors in front. One per process."""
+    """The directory and the receiver, with the doors in front. One per process.
 
-    def __init__(self, find: Find, receiver: Receiver, doors: Sequence[Door] = ()) -> None:
+    `onward` takes what aliases lead elsewhere; without it such mail is put off.
+    """
+
+    def __init__(self, find: Find, receiver: Receiver, doors: Sequence[Door] = (), *, onward: Onward = _nobody) -> None:
         self._find = find
         self._receiver = receiver
         self._doors = tuple(doors)
+        self._onward = onward
 
     async def resolve(self, address: str, mail_from: str) -> Addressee | Refusal:
         """Who takes mail to `address` (all lower case, domain in A-labels, detail still in it) from this sender."""
@@ -61,7 +78,8 @@ class Reception:
             answer = await door.resolve(address, mail_from)
             if answer is not None:
                 return answer
-        return await self._find(address)
+        found = await self._find(address)
+        return await self._onward(found, mail_from) if isinstance(found, Forward) else found
 
     async def receive(self, envelope: Envelope[Addressee], raw: bytes) -> Reply:
         """Take the message for all its recipients; the reply is given once it is durable for all."""
@@ -70,6 +88,9 @@ class Reception:
             return await self._receiver.receive(_mailboxes(envelope), raw)
         if loops(raw):
             return replies.MAIL_LOOP
+        refused = next(filter(None, (_refusal(target, raw) for _, target in envelope.recipients)), None)
+        if refused is not None:
+            return refused
         reply = await self._receiver.receive(_for(envelope, boxes), raw) if boxes else None
         if reply is not None and reply.is_failure:
             return reply
@@ -90,8 +111,13 @@ class Reception:
         looping = bool(passages) and loops(raw)
         for door, mine in passages.items():
             for at in mine:
-                answers[at] = replies.MAIL_LOOP if looping else await door.take(_for(envelope, [at]), raw)
+                refused = replies.MAIL_LOOP if looping else _refusal(envelope.recipients[at][1], raw)
+                answers[at] = refused or await door.take(_for(envelope, [at]), raw)
         return tuple(answers[at] for at in range(len(envelope.recipients)))
+
+
+def _refusal(target: Addressee, raw: bytes) -> Reply | None:
+    return target.refuses(raw) if isinstance(target, Passage) and target.refuses is not None else None
 
 
 def _sorted(envelope: Envelope[Addressee]) -> tuple[list[int], dict[Door, list[int]]]:
@@ -118,4 +144,4 @@ def _for(envelope: Envelope[Addressee], positions: Sequence[int]) -> Envelope[An
     )
 
 
-__all__: Final = ["Addressee", "Door", "Passage", "Reception"]
+__all__: Final = ["Addressee", "Door", "Onward", "Passage", "Reception"]

@@ -31,10 +31,12 @@ _MAC_CHARS: Final = 8
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SECONDS_OF_DAY: Final = 86_400
 
-_FIRST: Final = re.compile(r"srs0[=+-](?s:.+)", re.IGNORECASE)
-_SECOND: Final = re.compile(r"srs1[=+-]([^=]++)=([^=]++)=([=+-](?s:.+))", re.IGNORECASE)
-_OUR_FIRST: Final = re.compile(r"srs0[=+-]([a-z2-7]{8})=([a-z2-7]{2})=([^=]++)=((?s:.+))", re.IGNORECASE)
-_TAGGED: Final = re.compile(r"srs[01][=+-]", re.IGNORECASE)
+# ASCII: letters whose other case is outside of it are no letters here, such as the Kelvin sign.
+_ANY_CASE: Final = re.IGNORECASE | re.ASCII
+_FIRST: Final = re.compile(r"srs0[=+-](?s:.+)", _ANY_CASE)
+_SECOND: Final = re.compile(r"srs1[=+-]([^=]++)=([^=]++)=([=+-](?s:.+))", _ANY_CASE)
+_OUR_FIRST: Final = re.compile(r"srs0[=+-]([a-z2-7]{8})=([a-z2-7]{2})=([^=]++)=((?s:.+))", _ANY_CASE)
+_TAGGED: Final = re.compile(r"srs[01][=+-]", _ANY_CASE)
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*+")
 _HOP: Final = re.compile(r"[0-9]{1,9}")
 

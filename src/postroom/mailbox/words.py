@@ -83,6 +83,7 @@ _HEADER_END: Final = re.compile(rb"\n\r?\n|\A\r?\n")
 ReadSpans = Callable[[Sequence[Span]], Awaitable[Sequence[bytes | StorageError]]]
 """Reads the beginnings of raw messages: `BlobStore.get_many`."""
 
+# What a relay passes on is nobody's to search.
 _MESSAGES: Final = """
 SELECT m.tenant_id, m.mailbox_id, m.id, m.blob_key, m.subject, m.from_name, m.from_address, x.text,
        (SELECT string_agg(r.address || ' ' || r.name, ' ') FROM recipients r
@@ -95,6 +96,8 @@ JOIN LATERAL (
   WHERE m.tenant_id = k.tenant_id AND m.id BETWEEN k.first_id AND k.last_id AND m.mailbox_id = k.mailbox_id
 ) m ON true
 JOIN message_texts x ON x.tenant_id = m.tenant_id AND x.message_id = m.id
+WHERE NOT EXISTS (
+  SELECT FROM identities i WHERE i.tenant_id = k.tenant_id AND i.id = k.mailbox_id AND i.kind = 'relay')
 """
 
 _TEXT_COLUMNS: Final = ("subject", "from_name", "from_address", "recipients", "filenames", "text")

@@ -5,7 +5,7 @@ Before this everything was decided; after it the message is sent by whoever clai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -40,6 +40,9 @@ log = base_log.get("outbound")
 
 RETRY_SECONDS: Final = 10.0
 
+Also = Callable[[Connection], Awaitable[None]]
+"""What else belongs to the transaction. What it raises undoes the acceptance, and is raised by it."""
+
 
 class Acceptance:
     """Stores what is to be sent. `changed` is told of the mailbox after the commit, `wake` that there is work."""
@@ -62,7 +65,7 @@ class Acceptance:
         self._wake = wake
         self._committing = Committing(database, clock, retry_seconds=RETRY_SECONDS, before_commit=None)
 
-    async def accept(self, outgoing: Outgoing) -> Accepted:
+    async def accept(self, outgoing: Outgoing, *, also: Also | None = None) -> Accepted:
         """Store the message and its deliveries. Raises PostroomError: `unavailable` for a fault of ours (nothing is
         stored), `mailbox_full`, `identity_not_found`; `request_in_progress` when the ledger's lease was lost meanwhile.
         """
@@ -75,6 +78,8 @@ class Acceptance:
             (outcome,) = outcomes
             if isinstance(outcome, tuple):
                 await store.insert(conn, outgoing, _accepted(outgoing, outcome[0], message), wire_key=keys[1])
+                if also is not None:
+                    await also(conn)
 
         try:
             (outcome,) = await self._committing.store([(message,)], (outgoing.mailbox,), rows, None)
@@ -129,6 +134,8 @@ class Acceptance:
 
     async def _write(self, outgoing: Outgoing, key: str) -> None:
         groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
+        if outgoing.sent_copy is outgoing.wire:
+            groups = [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
         results = await put_durably(self._blobs, groups)
         if any(results):
             await self._forget([key, wire_key(outgoing)])

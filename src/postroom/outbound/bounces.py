@@ -48,6 +48,7 @@ from postroom.outbound.models import (
     SendKind,
 )
 from postroom.outbound.notices import Notice, Told
+from postroom.outbound.relaying import bare
 from postroom.outbound.transports.base import OFFLOAD_BYTES, Offload
 from postroom.smtp.trace import trace_header
 
@@ -74,7 +75,7 @@ _LOAD: Final = """
 SELECT d.message_id, d.mailbox_id, d.recipient, d.smtp_code, d.enhanced_code, d.smtp_response, d.remote_mx, d.dsn_orcpt,
   d.last_attempt_at, d.updated_at, o.operation, o.envelope_from, o.wire_key, o.dsn_ret, o.dsn_envid, o.accepted_at,
   o.smtputf8, m.rfc_message_id, m.subject, m.blob_key, m.raw_prefix_len, m.verdict, m.from_address,
-  i.kind = 'person' AS is_person, b.identity_public_id, b.tenant_public_id,
+  i.kind = 'person' AS is_person, i.kind = 'relay' AS is_relay, b.identity_public_id, b.tenant_public_id,
   EXISTS (SELECT FROM messages n WHERE n.public_id = $3) AS is_written
 FROM deliveries d
 JOIN outbound_messages o ON o.tenant_id = d.tenant_id AND o.message_id = d.message_id
@@ -315,7 +316,9 @@ class BounceWriter:
     async def _to_elsewhere(self, ref: MailboxRef, row: Any, notice: Notice, raw: bytes) -> str | None:
         assert self._elsewhere is not None, "checked before"
         content = await self._describe(b"", raw, self._clock.now())
-        to = notice.to.lower()
+        if row["is_relay"]:
+            content = bare(content)
+        to = notice.to  # a rewritten sender of ours: its local part holds the author's, whose case may matter
         await self._elsewhere.accept(
             Outgoing(
                 id=notice.id,

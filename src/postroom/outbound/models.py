@@ -74,7 +74,8 @@ class RouteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewRecipient:
-    """One recipient of a message to be accepted. `address` is lower case with the domain as A-label.
+    """One recipient of a message to be accepted. `address` is lower case with the domain as A-label; only where it is
+    an author's, whom something goes back to, the local part is as they wrote it.
 
     `suppressed` is the policy's word for why nothing is sent there. The DSN parameters are those of RFC 3461.
     """

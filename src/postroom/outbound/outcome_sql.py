@@ -22,7 +22,7 @@ ORDER BY d.id FOR NO KEY UPDATE
 # its other deliveries, and what `message.sent` says of it.
 MESSAGES: Final = """
 SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, o.provider, o.provider_message_id,
-  o.wire_key, b.tenant_public_id, b.identity_public_id, i.is_system, t.mode = 'test' AS is_test,
+  o.wire_key, b.tenant_public_id, b.identity_public_id, i.is_system, i.is_relay, t.mode = 'test' AS is_test,
   coalesce(th.lock_owner = m.public_id, false) AS holds_thread, th.public_id AS thread_id, m.direction, m.from_address,
   m.from_name, m.subject, m.sent_at, m.received_at, o.kind, m.in_reply_to, m.facts,
   EXISTS (SELECT FROM events e
@@ -47,7 +47,7 @@ CROSS JOIN LATERAL (
   WHERE b.tenant_id + 0 = m.tenant_id AND b.id = m.mailbox_id LIMIT 1
 ) b
 CROSS JOIN LATERAL (
-  SELECT i.is_system FROM identities i
+  SELECT i.is_system, i.kind = 'relay' AS is_relay FROM identities i
   WHERE i.tenant_id + 0 = m.tenant_id AND i.public_id = b.identity_public_id LIMIT 1
 ) i
 CROSS JOIN LATERAL (SELECT t.mode FROM tenants t WHERE t.id = m.tenant_id LIMIT 1) t

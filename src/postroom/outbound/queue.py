@@ -17,7 +17,7 @@ from postroom.db.pool import Connection, Database
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.writing import MailboxWrite, begin_write
 from postroom.outbound import outcome_sql, rules, wire
-from postroom.outbound.models import Status
+from postroom.outbound.models import Operation, Status
 from postroom.outbound.rules import Action, Decided, NotAllowed
 from postroom.outbound.settling import Change, Settled, settle
 
@@ -84,8 +84,8 @@ SELECT {_STATE} AS state, count(*) AS count,
 FROM deliveries d GROUP BY 1
 """  # noqa: S608 - see above
 _OWNER: Final = """
-SELECT d.tenant_id, d.mailbox_id, d.message_id, o.wire_key, m.blob_key, m.raw_prefix_len, m.from_address, m.public_id,
-  b.tenant_public_id, b.identity_public_id, i.kind = 'agent' AND NOT i.is_system AS by_agent,
+SELECT d.tenant_id, d.mailbox_id, d.message_id, o.operation, o.wire_key, m.blob_key, m.raw_prefix_len, m.from_address,
+  m.public_id, b.tenant_public_id, b.identity_public_id, i.kind = 'agent' AND NOT i.is_system AS by_agent,
   EXISTS (SELECT FROM bounce_tasks b WHERE b.tenant_id = d.tenant_id AND b.delivery_id = d.id
           AND b.next_attempt_at IS NOT NULL) AS bounce_open
 FROM deliveries d
@@ -286,13 +286,16 @@ class MailQueue:
 
     async def _rebuild(self, owner: Any) -> tuple[str, int]:
         """Make the bytes anew that went when nothing was to be sent any more: the sent copy without its blind
-        recipients, signed. Raises BlobMissing."""
+        recipients, signed; what was passed on, as it was. Raises BlobMissing."""
         raw = await self._blobs.get(owner["blob_key"])
-        unsigned = wire.from_sent_copy(raw[owner["raw_prefix_len"] :])
-        signed = await self._sign(unsigned, (owner["from_address"] or "").rpartition("@")[2])
         # A name of its own: the bytes that were there before may only now be removed.
         name = f"{owner['public_id']}-{self._ids.ulid()}"
         key = f"t/{owner['tenant_public_id']}/i/{owner['identity_public_id']}/out/{name}.eml"
+        if Operation(owner["operation"]) in (Operation.REDIRECT, Operation.BOUNCE):
+            await self._blobs.put(key, raw)
+            return key, len(raw)
+        unsigned = wire.from_sent_copy(raw[owner["raw_prefix_len"] :])
+        signed = await self._sign(unsigned, (owner["from_address"] or "").rpartition("@")[2])
         await self._blobs.put(key, signed)
         return key, len(signed)
 

@@ -139,7 +139,8 @@ async def settle(changes: Sequence[Change], ids: IdGenerator, *, notices: bool =
     statuses: list[tuple[MailboxWrite, NewStatus]] = []
     for key, message in messages.items():
         status = rules.roll_up(message.statuses)
-        events += _events(key, message, status)
+        # A relay is nobody's, so there is nobody to tell of it.
+        events += () if message.row["is_relay"] else _events(key, message, status)
         fact = RECONCILED if any(change.reconciles for change in message.changes) else None
         statuses.append((message.write, NewStatus(key, message.row["public_id"], status.value, fact)))
     await outbox.put(events, occurred_at=now, new_id=ids.new)
@@ -320,7 +321,8 @@ def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[i
     tasks = []
     for message in messages.values():
         operation = Operation(message.row["operation"])
-        if message.row["is_system"] or not rules.is_notified(operation, message.row["envelope_from"]):
+        silent = message.row["is_system"] and not message.row["is_relay"]
+        if silent or not rules.is_notified(operation, message.row["envelope_from"]):
             continue
         named: dict[str, str] = {}
         for change in message.changes:

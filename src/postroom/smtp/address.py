@@ -2,6 +2,7 @@
 
 Refused are address literals, domains with an empty label or a label that starts or ends with a hyphen, display-name
 forms, and anything over the limits of RFC 5321 §4.5.3.1 (local part 64, domain 255) and RFC 1035 §2.3.4 (label 63).
+Local parts that forwarders made of a whole address (SRS) may use the room of the path instead.
 Source routes are stripped (RFC 5321 §4.1.1.3). A quoted local part is kept by its meaning, not by its spelling.
 """
 
@@ -13,6 +14,8 @@ import idna
 
 MAX_LOCAL: Final = 64
 MAX_DOMAIN: Final = 255
+MAX_PATH: Final = 256
+"""Octets of a path with its brackets (RFC 5321 §4.5.3.1.3)."""
 
 _ATEXT: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _UTEXT: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]"
@@ -27,6 +30,9 @@ _QUOTED: Final = re.compile(r'"((?:[^"\\\x00\r\n]|\\[^\x00\r\n])*)"')
 _SOURCE_ROUTE: Final = re.compile(_ROUTE)
 _DOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _PLAIN_LOCAL: Final = re.compile(rf"{_UTEXT}+(?:\.{_UTEXT}+)*")
+# What forwarders make of a sender holds the sender's whole address, and none of them keeps it to 64 octets: bounces,
+# and what was forwarded twice, would be lost (RFC 5321 §4.5.3.1: no limit where none is needed).
+_REWRITTEN: Final = ("srs0=", "srs1=", "srs0+", "srs1+", "srs0-", "srs1-")
 _BLANKS: Final = re.compile(r"(?: +|$)")
 
 
@@ -73,7 +79,7 @@ def parse_path(raw: bytes, *, bare_postmaster: str | None = None) -> Path:
     match = _ORDINARY.match(raw)
     if match is not None:
         local, domain = match.group(1, 2)
-        if len(local) <= MAX_LOCAL and len(domain) <= MAX_DOMAIN:
+        if len(domain) <= MAX_DOMAIN and (len(local) <= MAX_LOCAL or _is_rewritten(local.decode("ascii"), len(domain))):
             address = Address(local.decode("ascii"), domain.decode("ascii").lower())
             return Path(address, raw[match.end() :])
         raise AddressSyntaxError("part too long")
@@ -103,6 +109,9 @@ def _parse_any_path(raw: bytes, bare_postmaster: str | None) -> Path:
         raise AddressSyntaxError("no closing bracket")
     # A fully qualified name may end with a dot, which means the same (inbound §7.1).
     domain = domain_to_ascii(text[position + 1 : end].removesuffix("."))
+    # The limit is in octets (RFC 5321 §4.5.3.1.1), which matters for SMTPUTF8.
+    if len(local.encode("utf-8")) > MAX_LOCAL and not _is_rewritten(local, len(domain)):
+        raise AddressSyntaxError("local part length")
     return Path(Address(local, domain), _parameters_at(text, end + 1), not text[: end + 1].isascii())
 
 
@@ -122,10 +131,15 @@ def _local_part(text: str, position: int) -> tuple[str, int]:
         if plain is None:
             raise AddressSyntaxError("local part")
         local, end = plain.group(), plain.end()
-    # The limit is in octets (RFC 5321 §4.5.3.1.1), which matters for SMTPUTF8.
-    if not local or len(local.encode("utf-8")) > MAX_LOCAL:
-        raise AddressSyntaxError("local part length")
+    if not local:
+        raise AddressSyntaxError("local part")
     return local, end
+
+
+def _is_rewritten(local: str, domain_octets: int) -> bool:
+    """Whether a local part of over 64 octets is one that a forwarder made, and its path is not too long."""
+    octets = len(local.encode("utf-8")) + domain_octets + len("<@>")
+    return local.lower().startswith(_REWRITTEN) and octets <= MAX_PATH
 
 
 def domain_to_ascii(domain: str) -> str:

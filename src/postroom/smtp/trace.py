@@ -50,7 +50,37 @@ def trace_header(
     `peer_ip` comes from the socket, empty for a local one; `peer_name` is its confirmed host name, or `None`.
     `transmission` is `transmission_type(…)` or `LMTP`. Control characters never get through.
     """
-    received = _received(
+    received = relay_header(
+        helo=helo,
+        peer_ip=peer_ip,
+        peer_name=peer_name,
+        hostname=hostname,
+        version=version,
+        transmission=transmission,
+        connection_id=connection_id,
+        recipient=recipient,
+        received_at=received_at,
+    )
+    return f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n".encode() + received
+
+
+def relay_header(
+    *,
+    helo: str,
+    peer_ip: str,
+    peer_name: str | None,
+    hostname: str,
+    version: str,
+    transmission: str,
+    connection_id: str,
+    recipient: str | None,
+    received_at: datetime,
+) -> bytes:
+    """`Received` alone, for mail that goes on: `Return-Path` is for whoever delivers at last (RFC 5321 §4.4).
+
+    The arguments are those of `trace_header`.
+    """
+    return _received(
         f"from {_NOT_A_NAME.sub('?', helo) or 'unknown'} ({_peer(peer_ip, peer_name)})\r\n\t",
         hostname,
         version,
@@ -58,8 +88,7 @@ def trace_header(
         connection_id,
         f"\r\n\tfor <{_CONTROLS.sub('?', recipient)}>" if recipient else "",
         received_at,
-    )
-    return f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n{received}".encode()
+    ).encode()
 
 
 def submission_header(

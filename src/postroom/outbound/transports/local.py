@@ -49,7 +49,7 @@ class Local(Generic[T]):
         reports: list[Report] = []
         found: list[tuple[Claimed, T]] = []
         for one in parcel.group.recipients:
-            answer = await self._resolve(one.recipient, parcel.group.letter.envelope_from)
+            answer = await self._resolve(one.recipient.lower(), parcel.group.letter.envelope_from)
             if isinstance(answer, Refusal):
                 outcome = self._judge(Reply(answer.code, answer.enhanced, answer.text), Stage.RCPT)
                 reports.append(Report(one.id, outcome, self._hostname))

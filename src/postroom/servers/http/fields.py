@@ -112,6 +112,7 @@ def id_pattern(prefix: str) -> StringConstraints:
 
 TenantId = Annotated[str, id_pattern("ten_")]
 IdentityId = Annotated[str, id_pattern("idn_")]
+AliasId = Annotated[str, id_pattern("als_")]
 AddressId = Annotated[str, id_pattern("adr_")]
 DomainId = Annotated[str, id_pattern("dom_")]
 ThreadId = Annotated[str, id_pattern("thr_")]

@@ -33,6 +33,7 @@ _PATH_IDS: Final = {
     "message_id": ("msg_", "message_not_found"),
     "thread_id": ("thr_", "thread_not_found"),
     "attachment_id": ("att_", "attachment_not_found"),
+    "alias_id": ("als_", "address_not_found"),
 }
 
 

@@ -15,7 +15,7 @@ from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
 from postroom.blobs import BlobStore
 from postroom.db import Database
-from postroom.directory import Identities
+from postroom.directory import Aliases, Identities
 from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
@@ -75,6 +75,8 @@ class HttpServices:
     closing: Closing | None = None
     queue: MailQueue | None = None
     """Without it there are no routes of the operator's queue."""
+    aliases: Aliases | None = None
+    """Without it there are no routes of aliases."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

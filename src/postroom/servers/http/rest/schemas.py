@@ -427,6 +427,22 @@ class WaitResponse(Answer):
     timed_out: bool
 
 
+class Alias(Answer):
+    """An address without a mailbox, whose mail goes on to `target`."""
+
+    id: fields.AliasId
+    tenant_id: fields.TenantId
+    address: Address_
+    domain_id: fields.DomainId
+    target: Address_
+    created_at: datetime
+
+
+class AliasPage(Answer):
+    data: list[Alias]
+    next_cursor: str | None
+
+
 class QueueDelivery(Answer):
     """A delivery as operators see it (mail-server C1, C2): who, where to and how far, never what is in the mail."""
 
