@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from postroom import __version__
@@ -36,6 +37,7 @@ from postroom.outbound.policy import SendRules
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.routes import RelayUse, Routes
 from postroom.outbound.rules import RetryPolicy
+from postroom.outbound.settling import Telling
 from postroom.outbound.signing import DkimKeys
 from postroom.outbound.submission import Submission, SubmissionLimits
 from postroom.outbound.submit import Sending
@@ -72,13 +74,14 @@ class Inside:
 @dataclass(frozen=True, slots=True)
 class Outlet:
     """What accepts mail that is to leave: all that a command needs, which hands nothing over itself. `committed` is
-    told of what was stored, `wake` that something is due.
+    told of what was stored, `wake` that something is due. `rules` hold for everything that is sent, by whatever door.
     """
 
     keys: DkimKeys
     routes: Routes
     acceptance: Acceptance
     sending: Sending
+    rules: SendRules
 
     @classmethod
     def of(
@@ -102,6 +105,7 @@ class Outlet:
         relay = RelayUse(bool(settings.queue.relay_host), frozenset(settings.queue.relay_from_domains))
         routes = Routes(is_local, relay)
         acceptance = Acceptance(core.database, core.blobs, core.clock, core.ids, changed=committed, wake=wake)
+        rules = SendRules()
         sending = Sending(
             core.database,
             core.blobs,
@@ -113,9 +117,9 @@ class Outlet:
             sign=keys.sign,
             route=routes.route,
             resource=shapes.message,
-            rules=SendRules(),
+            rules=rules,
         )
-        return cls(keys, routes, acceptance, sending)
+        return cls(keys, routes, acceptance, sending, rules)
 
 
 @contextmanager
@@ -161,6 +165,7 @@ class MailOut:
             route=self._route_submitted,
             blobs=core.blobs,
             limits=SubmissionLimits(settings.limits.submission_rate_limit, settings.limits.daily_send_limit),
+            rules=outlet.rules,
             hide_client_ip=settings.smtp.hide_client_ip,
         )
         self.closing = Closing(
@@ -175,6 +180,7 @@ class MailOut:
             changed=self._changed,
             wake=self.wake,
         )
+        self._retries = RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts)
         self._dispatcher: Dispatcher | None = None
         self._notices: BounceWriter | None = None
         self._resolver: CachingResolver | None = None
@@ -233,6 +239,7 @@ class MailOut:
                 describe=inside.parser.describe,
                 offload=inside.parser.run,
                 elsewhere=Elsewhere(self.acceptance.accept, elsewhere),
+                policy=self._retries,
             )
         return self._notices
 
@@ -242,6 +249,7 @@ class MailOut:
 
     def _make_dispatcher(self) -> Dispatcher:
         core, settings = self._core, self._core.settings
+        delay = settings.queue.delay_notice_secs
         outcomes = Outcomes(
             core.database,
             core.blobs,
@@ -250,9 +258,9 @@ class MailOut:
             random=random.random,
             changed=self._changed,
             noticed=self._noticed,
-            policy=RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts),
+            policy=self._retries,
             retry_unknown=settings.queue.unknown_outcome is UnknownOutcome.RETRY,
-            bounces=settings.queue.bounce_on_failure,
+            telling=Telling(settings.queue.bounce_on_failure, timedelta(seconds=delay) if delay else None),
         )
         return Dispatcher(
             core.database,

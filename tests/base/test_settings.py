@@ -221,12 +221,7 @@ def test_defaults_of_sending() -> None:
     smtp, queue, limits = settings.smtp, settings.queue, settings.limits
     assert (smtp.submission_port, smtp.smtps_port, smtp.auth_on_mx, smtp.hide_client_ip) == (587, 0, True, True)
     assert (limits.submission_rate_limit, limits.daily_send_limit) == (50, 500)
-    assert (queue.workers, queue.poll_interval_secs, queue.max_attempts, queue.max_connections_per_host) == (
-        4,
-        10,
-        12,
-        4,
-    )
+    assert (queue.poll_interval_secs, queue.max_attempts, queue.max_connections_per_host) == (10, 12, 4)
     assert queue.retry_schedule_secs == (60, 300, 900, 3600, 21600, 86400)
     assert (queue.delivery_timeout_secs, queue.connect_timeout_secs, queue.retention_days) == (840, 30, 30)
     assert (queue.relay_host, queue.relay_port, queue.relay_tls, queue.relay_password) == ("", 587, "starttls", "")

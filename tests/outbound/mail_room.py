@@ -32,6 +32,7 @@ from postroom.outbound.models import (
     SendKind,
 )
 from postroom.outbound.outcomes import Outcomes
+from postroom.outbound.settling import TELL_OUTCOMES, Telling
 from postroom.outbound.transports.base import Transport
 from postroom.outbound.transports.direct import Direct, DirectConfig
 from postroom.outbound.transports.link import Timeouts
@@ -90,6 +91,7 @@ class MailRoom:
         timeouts: Timeouts = SOON,
         policy: RoutePolicy | None = None,
         links: Links | None = None,
+        telling: Telling = TELL_OUTCOMES,
     ) -> MailRoom:
         blobs = MaildirStore(directory, fsync=False)
         net = Net()
@@ -108,6 +110,7 @@ class MailRoom:
             random=chance.random,
             changed=lambda ref, modseq: changed.append((ref, modseq)),
             noticed=lambda: noticed.append(True),
+            telling=telling,
         )
         breakers = Breakers(db, clock)
 

@@ -205,8 +205,6 @@ class LmtpSettings(_Section):
 class QueueSettings(_Section):
     """Mail that leaves. Times in seconds."""
 
-    workers: Annotated[int, Field(ge=1, le=256)] = 4
-    """Messages that a process hands over at a time."""
     poll_interval_secs: Seconds = 10.0
     """How often is looked for mail that is due; new mail does not wait for it."""
     retry_schedule_secs: Schedule = (60, 300, 900, 3600, 21600, 86400)

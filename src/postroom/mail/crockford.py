@@ -1,4 +1,4 @@
-"""Crockford's base 32 in lower case, as the tokens in local parts are written: no i, l, o, u, and case does not matter."""
+"""Crockford's base 32 in lower case, in which tokens in local parts are written: without i, l, o and u."""
 
 from typing import Final
 

@@ -23,7 +23,7 @@ from postroom.outbound.claiming import Begun, Group
 from postroom.outbound.gathering import Gathering
 from postroom.outbound.models import Operation, RouteKind, Status
 from postroom.outbound.rules import DEFAULT_RETRY, Decided, RetryPolicy, Standing
-from postroom.outbound.settling import Change, Made, Settled, settle
+from postroom.outbound.settling import TELL_OUTCOMES, Change, Made, Settled, Telling, settle
 from postroom.smtp.outcome import Outcome, Verdict
 
 log = base_log.get("outbound")
@@ -68,7 +68,7 @@ class Outcomes:
     """Writes results. `changed` is told of mailboxes after the commit, `noticed` of notices to be written.
 
     `retry_unknown` (`queue.unknown_outcome`): what people submitted is tried again although it may have been taken.
-    `bounces` (`queue.bounce_on_failure`): senders are told by mail.
+    `telling` (`queue.bounce_on_failure`, `queue.delay_notice_secs`): what senders are told by mail.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Outcomes:
         noticed: Callable[[], None],
         policy: RetryPolicy = DEFAULT_RETRY,
         retry_unknown: bool = False,
-        bounces: bool = True,
+        telling: Telling = TELL_OUTCOMES,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -94,7 +94,7 @@ class Outcomes:
         self._noticed = noticed
         self._policy = policy
         self._retry_unknown = retry_unknown
-        self._bounces = bounces
+        self._telling = telling
         self._results: Gathering[MailboxRef, Result, BaseException | None] = Gathering(
             self._flush, most=MAX_TOGETHER, parallel=PARALLEL
         )
@@ -170,7 +170,7 @@ class Outcomes:
             await conn.execute(claiming.PLANS)
             write = await begin_write(conn, ref, self._clock.now())
             changes = await self._changes(write, results)
-            settled = await settle(write, changes, self._ids, notices=self._bounces)
+            settled = await settle(write, changes, self._ids, telling=self._telling)
             await write.finish()
         await self.after_commit(ref, write.modseq if changes else None, settled)
 

@@ -153,6 +153,17 @@ def decide(
     return replace(_final(outcome), status=status, reason=None, next_at=at, counts=counts)
 
 
+def tried_until(
+    status: Status, tries: int, accepted_at: datetime, next_at: datetime, policy: RetryPolicy = DEFAULT_RETRY
+) -> datetime:
+    """About when the last attempt is due of a delivery that waits until `next_at`: a day after the submission where we
+    wait ourselves, else by the schedule (`decide`), of which the chance in each wait is left out."""
+    if status is Status.QUEUED:
+        return max(next_at, accepted_at + timedelta(seconds=BACKOFF_END))
+    further = range(tries + 1, policy.max_attempts)
+    return next_at + timedelta(seconds=sum(retry_delay(count, 0.5, policy.schedule) for count in further))
+
+
 def as_temporary(outcome: Outcome) -> Outcome:
     """What is uncertain as a temporary failure, for a sender who would rather have it twice than not at all (C5)."""
     if outcome.verdict is not Verdict.UNCERTAIN:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from postroom.base.ids import IdGenerator
@@ -56,6 +57,18 @@ class Change:
     made: Made | None = None
     restart: bool = False
     reconciles: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What senders are told by mail (C7): how it ended, unless not `outcomes`; and that their mail still waits, once it
+    has done so for `delay` (None: never)."""
+
+    outcomes: bool = True
+    delay: timedelta | None = None
+
+
+TELL_OUTCOMES: Final = Telling()
 
 
 @dataclass(slots=True)
@@ -114,14 +127,16 @@ def _answered(change: Change) -> bool:
     return change.decided.code is not None and made is not None and made.remote_mx is not None
 
 
-async def settle(write: MailboxWrite, changes: Sequence[Change], ids: IdGenerator, *, notices: bool = True) -> Settled:
+async def settle(
+    write: MailboxWrite, changes: Sequence[Change], ids: IdGenerator, *, telling: Telling = TELL_OUTCOMES
+) -> Settled:
     """Apply `changes`, of which each delivery has one at most and each is allowed. The caller commits, then does what
     is left. Nothing happens without changes.
     """
     if not changes:
         return Settled()
     messages = await _read(write, changes)
-    tasks = _notices(messages, ids) if notices else []
+    tasks = _notices(messages, ids, telling, write.now)
     wires = [message.row["wire_key"] for message in messages.values() if message.forgets(tasks)]
     await _write_rows(write, changes, messages, wires)
     events: list[MessageEvent] = []
@@ -311,22 +326,36 @@ async def _release_threads(
         await write.conn.execute(sql.RELEASE_THREADS, write.ref.tenant_id, write.ref.mailbox_id, seqs, owners)
 
 
-def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[int, str, str]]:
+def _notices(
+    messages: Mapping[int, _Message], ids: IdGenerator, telling: Telling, now: datetime
+) -> list[tuple[int, str, str]]:
     """What senders are to be told by mail (C7): delivery, action, and the notice's id."""
     tasks = []
     for message in messages.values():
         operation = Operation(message.row["operation"])
         if message.row["is_system"] or not rules.is_notified(operation, message.row["envelope_from"]):
             continue
+        is_late = telling.delay is not None and now >= message.row["accepted_at"] + telling.delay
         named: dict[str, str] = {}
         for change in message.changes:
-            action = _notice(change, operation)
+            action = _notice(change, operation) if telling.outcomes else None
+            if is_late and _wants_to_know_of_delay(change, operation, is_person=message.row["is_person"]):
+                action = "delayed"
             if action is not None:
                 # What happens to several recipients at once is told in one notice.
                 if action not in named:
                     named[action] = ids.new("msg")
                 tasks.append((change.row["id"], action, named[action]))
     return tasks
+
+
+def _wants_to_know_of_delay(change: Change, operation: Operation, *, is_person: bool) -> bool:
+    """Whether it still waits and somebody asked to be told; without NOTIFY our own people are (RFC 3461 §4.1 leaves it
+    to us): programs have events, and what is passed on has a server of its own behind it."""
+    notify = change.row["dsn_notify"]
+    if not _waits(change) or change.decided.next_at is None:
+        return False
+    return is_person and operation is not Operation.REDIRECT if notify is None else "DELAY" in notify
 
 
 def _notice(change: Change, operation: Operation) -> str | None:
