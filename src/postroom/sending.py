@@ -15,10 +15,12 @@ from typing import Final
 
 from postroom import __version__
 from postroom.accounts.models import Mode
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.app import Core
 from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
+from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Reception
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
@@ -32,9 +34,11 @@ from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
 from postroom.outbound.models import RouteKind
-from postroom.outbound.outcomes import Outcomes
+from postroom.outbound.outcomes import Changed, Outcomes
 from postroom.outbound.policy import SendRules
 from postroom.outbound.queue import MailQueue
+from postroom.outbound.return_paths import ReturnPaths, own_sender
+from postroom.outbound.returns import Resolve, Returns
 from postroom.outbound.routes import RelayUse, Routes
 from postroom.outbound.rules import RetryPolicy
 from postroom.outbound.settling import Telling
@@ -62,13 +66,14 @@ IsLocal = Callable[[str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the node has of receiving, for mail that stays here."""
+    """What the node has of receiving, for mail that stays here, and for what comes back of mail that left."""
 
     ingest: Ingest
     parser: Parser
     reception: Reception
     is_local: IsLocal
     committed: Callable[[Sequence[Appended]], None]
+    return_paths: ReturnPaths | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ class Outlet:
             algorithm=Algorithm(settings.dkim.algorithm.value),
         )
         relay = RelayUse(bool(settings.queue.relay_host), frozenset(settings.queue.relay_from_domains))
-        routes = Routes(is_local, relay)
+        routes = Routes(_with_host(is_local, settings.queue.return_path_host), relay)
         acceptance = Acceptance(core.database, core.blobs, core.clock, core.ids, changed=committed, wake=wake)
         rules = SendRules()
         sending = Sending(
@@ -120,6 +125,43 @@ class Outlet:
             rules=rules,
         )
         return cls(keys, routes, acceptance, sending, rules)
+
+
+def _with_host(is_local: IsLocal, return_path_host: str) -> IsLocal:
+    """A bounce of ours that goes to one of our own return paths need not leave."""
+
+    async def is_ours(domain: str) -> bool:
+        return domain == return_path_host or await is_local(domain)
+
+    return is_ours if return_path_host else is_local
+
+
+def return_paths_of(core: Core) -> ReturnPaths | None:
+    """The signed envelope senders; None unless they are set."""
+    host = core.settings.queue.return_path_host
+    if not host:
+        return None
+    secrets = core.secrets
+    keys = SigningKeys(core.database, secrets.master_key, core.clock, other_master_key=secrets.other_master_key)
+    return ReturnPaths(keys, host)
+
+
+def returns_of(
+    core: Core, paths: ReturnPaths, parser: Parser, receiver: Receiver, *, role_mail: Resolve, changed: Changed
+) -> Returns:
+    """The door of what comes back to them."""
+    return Returns(
+        core.database,
+        core.blobs,
+        parser,
+        receiver,
+        core.clock,
+        core.ids,
+        paths=paths,
+        role_mail=role_mail,
+        platform_domain=core.settings.platform_domain,
+        changed=changed,
+    )
 
 
 @contextmanager
@@ -270,6 +312,7 @@ class MailOut:
             self._transports(),
             sign=self.keys.sign,
             offload=self._inside.parser.run,
+            return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs
             ),
@@ -340,4 +383,4 @@ class MailOut:
         return self._resolver
 
 
-__all__ = ["OUTBOUND_CHANNEL", "Inside", "MailOut", "Outlet", "open_outlet"]
+__all__ = ["OUTBOUND_CHANNEL", "Inside", "MailOut", "Outlet", "open_outlet", "return_paths_of", "returns_of"]

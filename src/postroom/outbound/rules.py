@@ -76,6 +76,22 @@ def roll_up(statuses: Iterable[Status]) -> Status:
     return Status.DELIVERED
 
 
+_ENDED: Final = frozenset(Status) - _OPEN - {Status.QUEUED}
+_AFTER_THE_END: Final = frozenset(
+    {
+        (Status.DELIVERED, Status.BOUNCED),
+        (Status.DELIVERED, Status.COMPLAINED),
+        (Status.BOUNCED, Status.COMPLAINED),
+    }
+)
+
+
+def after_event(before: Status, rolled_up: Status) -> Status:
+    """The status of a message after an event of outside about what had left: what has ended stays what it is, but for
+    what becomes known late of delivered and bounced mail (outbound §13.3)."""
+    return rolled_up if before not in _ENDED or (before, rolled_up) in _AFTER_THE_END else before
+
+
 def may_become(current: Status, new: Status) -> bool:
     """Whether an attempt's result or an event applies to a delivery of status `current`."""
     return new in TRANSITIONS[current]

@@ -50,13 +50,17 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of the delivery of a row that was locked (`sql.LOCK`). `restart`: its tries begin anew."""
+    """What becomes of the delivery of a row that was locked (`sql.LOCK`). `restart`: its tries begin anew.
+
+    `reported`: somebody who had taken the message says so, long after or before we know that it was taken.
+    """
 
     row: Any
     decided: Decided
     made: Made | None = None
     restart: bool = False
     reconciles: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,17 @@ class _Message:
     def reached(self) -> bool:
         """Whether somebody took it or a server answered."""
         taken = {Status.DELIVERED, Status.SUBMITTED} & self.statuses.keys()
-        return bool(self.row["answered"] or taken) or any(map(_answered, self.changes))
+        return bool(self.row["answered"] or taken) or any(map(_answered, self.changes)) or self.is_reported
+
+    @property
+    def is_reported(self) -> bool:
+        return any(change.reported for change in self.changes)
+
+    @property
+    def status(self) -> Status:
+        """From now on."""
+        rolled_up = rules.roll_up(self.statuses)
+        return rules.after_event(Status(self.row["status"]), rolled_up) if self.is_reported else rolled_up
 
     @property
     def provider_now(self) -> tuple[str | None, str | None]:
@@ -142,7 +156,7 @@ async def settle(
     events: list[MessageEvent] = []
     statuses: list[NewStatus] = []
     for key, message in messages.items():
-        status = rules.roll_up(message.statuses)
+        status = message.status
         events += _events(key, message, status)
         fact = RECONCILED if any(change.reconciles for change in message.changes) else None
         statuses.append(NewStatus(key, message.row["public_id"], status.value, fact))
