@@ -227,6 +227,8 @@ def test_defaults_of_sending() -> None:
     assert (queue.relay_host, queue.relay_port, queue.relay_tls, queue.relay_password) == ("", 587, "starttls", "")
     assert (queue.unknown_outcome, queue.bounce_on_failure, queue.delay_notice_secs) == ("hold", True, 0)
     assert not queue.allow_private_targets
+    assert queue.return_path_host == ""
+    assert load({"queue.return_path_host": "PM-Bounce.example."}, BASE).queue.return_path_host == "pm-bounce.example"
     assert settings.lmtp.endpoint is None
     assert settings.dkim.algorithm == "rsa-sha256"
     assert (settings.dns.timeout_secs, settings.dns.attempts, settings.dns.resolvers) == (3, 1, ())
@@ -298,6 +300,8 @@ def test_where_lmtp_listens(text: str, host: str, port: int) -> None:
             "queue.relay_tls: none is refused",
         ),
         ({"queue.relay_host": "not_a_name"}, "queue.relay_host"),
+        ({"queue.return_path_host": "bounces@example.com"}, "queue.return_path_host"),
+        ({"queue.return_path_host": "Agents.Example."}, "queue.return_path_host: wants a name of its own"),
         ({"queue.connect_timeout_secs": 900}, "queue.connect_timeout_secs"),
         ({"limits.daily_send_limit": 0}, "limits.daily_send_limit"),
     ],

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from postroom.accounts.models import Mode
 from postroom.accounts.signing_keys import Purpose, SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -23,10 +24,12 @@ from postroom.mailbox.ingest import Failure, IngestError
 from postroom.outbound.models import NewRecipient, Operation, RecipientField, RouteKind
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.return_paths import ReturnPaths
+from postroom.outbound.routes import Routes
 from postroom.outbound.rules import Action
 from postroom.outbound.transports.link import TlsUse
 from postroom.outbound.transports.local import Local
 from postroom.outbound.transports.smarthost import Smarthost, SmarthostConfig
+from postroom.sending import _with_host
 from tests.outbound.fake_mx import FakeMx, Received
 from tests.outbound.mail_room import SOON, unsigned, until
 from tests.outbound.returning import (
@@ -641,3 +644,10 @@ async def test_a_notice_of_ours_finds_its_way_to_a_return_path_of_ours(post: Ret
     await room.dispatcher().run_due()
     assert await room.status(notice) == "delivered"
     assert (await statuses(post, message))[0] == "bounced"
+
+    async def nothing(domain: str) -> bool:
+        return False
+
+    for host, route in ((HOST, RouteKind.LOCAL), ("", RouteKind.DIRECT)):
+        routes = Routes(_with_host(nothing, host))
+        assert await routes.route(received.sender, from_domain="agents.example", mode=Mode.LIVE) is route

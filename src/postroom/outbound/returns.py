@@ -52,7 +52,7 @@ Resolve = Callable[[str, str], Awaitable[Addressee | Refusal]]
 """Who takes mail to an address from a sender (`Reception.resolve`)."""
 
 _FIND: Final = """
-SELECT d.message_id, d.mailbox_id, d.domain, d.route, m.rfc_message_id, m.from_address, b.tenant_public_id,
+SELECT d.message_id, d.mailbox_id, d.domain, d.route, m.public_id, m.rfc_message_id, m.from_address, b.tenant_public_id,
   b.identity_public_id, i.kind = 'person' AS is_person
 FROM deliveries d
 JOIN messages m ON m.tenant_id = d.tenant_id AND m.id = d.message_id
@@ -238,7 +238,7 @@ class Returns:
         except PostroomError:
             return None  # the mailbox
         await self._after_commit(sent, write.modseq if changes else None, settled)
-        log.info("report_applied", named=len(entries), changed=len(changes))
+        log.info("report_applied", message_id=sent.row["public_id"], named=len(entries), changed=len(changes))
         return is_told
 
     async def _lock(self, write: MailboxWrite, sent: _Sent) -> dict[int, Any]:
