@@ -18,6 +18,7 @@ from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.people import People
 from postroom.accounts.service.tenants import Tenants
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.base import log as base_log
 from postroom.base.clock import Clock, SystemClock
 from postroom.base.ids import IdGenerator
@@ -61,6 +62,7 @@ class Core:
     tenants: Tenants
     people: People
     keys: Keys
+    signing_keys: SigningKeys
     verifier: KeyVerifier
     identities: Identities
     aliases: Aliases
@@ -147,6 +149,9 @@ async def open_core(
             tenants=Tenants(database, ids, clock),
             people=People(database, ids, clock, passwords),
             keys=Keys(database, ids, clock, secrets.key_pepper, random),
+            signing_keys=SigningKeys(
+                database, secrets.master_key, clock, other_master_key=secrets.other_master_key, random=random
+            ),
             verifier=verifier,
             identities=identities,
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),

@@ -23,23 +23,23 @@ from postroom.db import DatabaseUnavailable, Listener, Migrator, is_transient
 from postroom.db.statistics import analyze_grown
 from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
-from postroom.directory.models import Recipient
+from postroom.directory.models import Recipient, Refusal
 from postroom.directory.resolver import Directory
 from postroom.directory.service.addresses import Addresses
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
-from postroom.inbound.reception import Reception
+from postroom.inbound.reception import Addressee, Door, Reception
 from postroom.mailbox.ingest import Ingest
-from postroom.mailbox.models import Appended
+from postroom.mailbox.models import Appended, MailboxRef
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
-from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of
+from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of, return_paths_of, returns_of
 from postroom.servers.http.app import create_http
 from postroom.servers.http.cursors import CursorKey, CursorKeys
 from postroom.servers.http.listener import HttpLimits, HttpListener
@@ -128,8 +128,9 @@ class Node:
             local_mailbox=self._local_mailbox,
         )
         self.forwarding = forwarding_of(core, self.parser, self.local_domains.has, lambda: self.mail_out.outlet)
+        self.return_paths = return_paths_of(core)
         self.reception = Reception(
-            self.directory.resolve, self.receiver, (self.forwarding,), onward=self.forwarding.onward
+            self.directory.resolve, self.receiver, self._doors_of_passages(), onward=self.forwarding.onward
         )
         self.mail_out = MailOut(
             core,
@@ -139,6 +140,7 @@ class Node:
                 reception=self.reception,
                 is_local=self.local_domains.has,
                 committed=self._committed,
+                return_paths=self.return_paths,
             ),
         )
         self.failed = asyncio.Event()
@@ -223,6 +225,21 @@ class Node:
             budget=self.budget,
             context=context,
         )
+
+    def _doors_of_passages(self) -> list[Door]:
+        if self.return_paths is None:
+            return [self.forwarding]
+
+        async def role_mail(address: str, mail_from: str) -> Addressee | Refusal:
+            return await self.reception.resolve(address, mail_from)
+
+        def changed(ref: MailboxRef, modseq: int) -> None:
+            self.core.live.changed(ref.mailbox_id, modseq)
+
+        returns = returns_of(
+            self.core, self.return_paths, self.parser, self.receiver, role_mail=role_mail, changed=changed
+        )
+        return [returns, self.forwarding]
 
     async def _local_mailbox(self, address: str) -> Recipient | None:
         """Whose a header address is; nothing is asked about domains that are not ours."""

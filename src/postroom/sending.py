@@ -10,15 +10,16 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from postroom import __version__
 from postroom.accounts.models import Mode
-from postroom.accounts.signing_keys import SigningKeys
 from postroom.app import Core
 from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
+from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Reception
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
@@ -33,11 +34,14 @@ from postroom.outbound.closing import Closing
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
 from postroom.outbound.forwarding import Forwarding
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
-from postroom.outbound.outcomes import Outcomes
+from postroom.outbound.outcomes import Changed, Outcomes
 from postroom.outbound.policy import SendRules
 from postroom.outbound.queue import MailQueue
+from postroom.outbound.return_paths import ReturnPaths, own_sender
+from postroom.outbound.returns import Resolve, Returns
 from postroom.outbound.routes import RelayUse, Routes
 from postroom.outbound.rules import RetryPolicy
+from postroom.outbound.settling import Telling
 from postroom.outbound.signing import DkimKeys
 from postroom.outbound.submission import Submission, SubmissionLimits
 from postroom.outbound.submit import Sending
@@ -62,25 +66,27 @@ IsLocal = Callable[[str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the node has of receiving, for mail that stays here."""
+    """What the node has of receiving, for mail that stays here, and for what comes back of mail that left."""
 
     ingest: Ingest
     parser: Parser
     reception: Reception
     is_local: IsLocal
     committed: Callable[[Sequence[Appended]], None]
+    return_paths: ReturnPaths | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
     """What accepts mail that is to leave: all that a command needs, which hands nothing over itself. `committed` is
-    told of what was stored, `wake` that something is due.
+    told of what was stored, `wake` that something is due. `rules` hold for everything that is sent, by whatever door.
     """
 
     keys: DkimKeys
     routes: Routes
     acceptance: Acceptance
     sending: Sending
+    rules: SendRules
 
     @classmethod
     def of(
@@ -102,8 +108,9 @@ class Outlet:
             algorithm=Algorithm(settings.dkim.algorithm.value),
         )
         relay = RelayUse(bool(settings.queue.relay_host), frozenset(settings.queue.relay_from_domains))
-        routes = Routes(is_local, relay)
+        routes = Routes(_with_host(is_local, settings.queue.return_path_host), relay)
         acceptance = Acceptance(core.database, core.blobs, core.clock, core.ids, changed=committed, wake=wake)
+        rules = SendRules()
         sending = Sending(
             core.database,
             core.blobs,
@@ -115,9 +122,44 @@ class Outlet:
             sign=keys.sign,
             route=routes.route,
             resource=shapes.message,
-            rules=SendRules(),
+            rules=rules,
         )
-        return cls(keys, routes, acceptance, sending)
+        return cls(keys, routes, acceptance, sending, rules)
+
+
+def _with_host(is_local: IsLocal, return_path_host: str) -> IsLocal:
+    """A bounce of ours that goes to one of our own return paths need not leave."""
+
+    async def is_ours(domain: str) -> bool:
+        return domain == return_path_host or await is_local(domain)
+
+    return is_ours if return_path_host else is_local
+
+
+def return_paths_of(core: Core) -> ReturnPaths | None:
+    """The signed envelope senders; None unless they are set."""
+    host = core.settings.queue.return_path_host
+    if not host:
+        return None
+    return ReturnPaths(core.signing_keys, host)
+
+
+def returns_of(
+    core: Core, paths: ReturnPaths, parser: Parser, receiver: Receiver, *, role_mail: Resolve, changed: Changed
+) -> Returns:
+    """The door of what comes back to them."""
+    return Returns(
+        core.database,
+        core.blobs,
+        parser,
+        receiver,
+        core.clock,
+        core.ids,
+        paths=paths,
+        role_mail=role_mail,
+        platform_domain=core.settings.platform_domain,
+        changed=changed,
+    )
 
 
 @contextmanager
@@ -152,9 +194,7 @@ def forwarding_of(core: Core, parser: Parser, is_local: IsLocal, outlet: Callabl
         core.ids,
         hostname=core.settings.server.hostname,
         version=__version__,
-        keys=SigningKeys(
-            core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key
-        ),
+        keys=core.signing_keys,
         relays=core.relays,
         is_local=is_local,
         accept=accept,
@@ -190,6 +230,7 @@ class MailOut:
             route=self._route_submitted,
             blobs=core.blobs,
             limits=SubmissionLimits(settings.limits.submission_rate_limit, settings.limits.daily_send_limit),
+            rules=outlet.rules,
             hide_client_ip=settings.smtp.hide_client_ip,
         )
         self.closing = Closing(
@@ -204,6 +245,7 @@ class MailOut:
             changed=self._changed,
             wake=self.wake,
         )
+        self._retries = RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts)
         self._dispatcher: Dispatcher | None = None
         self._notices: BounceWriter | None = None
         self._resolver: CachingResolver | None = None
@@ -262,6 +304,7 @@ class MailOut:
                 describe=inside.parser.describe,
                 offload=inside.parser.run,
                 elsewhere=Elsewhere(self.acceptance.accept, elsewhere),
+                policy=self._retries,
             )
         return self._notices
 
@@ -271,6 +314,7 @@ class MailOut:
 
     def _make_dispatcher(self) -> Dispatcher:
         core, settings = self._core, self._core.settings
+        delay = settings.queue.delay_notice_secs
         outcomes = Outcomes(
             core.database,
             core.blobs,
@@ -279,9 +323,9 @@ class MailOut:
             random=random.random,
             changed=self._changed,
             noticed=self._noticed,
-            policy=RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts),
+            policy=self._retries,
             retry_unknown=settings.queue.unknown_outcome is UnknownOutcome.RETRY,
-            bounces=settings.queue.bounce_on_failure,
+            telling=Telling(settings.queue.bounce_on_failure, timedelta(seconds=delay) if delay else None),
         )
         return Dispatcher(
             core.database,
@@ -291,6 +335,7 @@ class MailOut:
             self._transports(),
             sign=self.keys.sign,
             offload=self._inside.parser.run,
+            return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs
             ),
@@ -361,4 +406,13 @@ class MailOut:
         return self._resolver
 
 
-__all__ = ["OUTBOUND_CHANNEL", "Inside", "MailOut", "Outlet", "forwarding_of", "open_outlet"]
+__all__ = [
+    "OUTBOUND_CHANNEL",
+    "Inside",
+    "MailOut",
+    "Outlet",
+    "forwarding_of",
+    "open_outlet",
+    "return_paths_of",
+    "returns_of",
+]

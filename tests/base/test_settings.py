@@ -221,17 +221,14 @@ def test_defaults_of_sending() -> None:
     smtp, queue, limits = settings.smtp, settings.queue, settings.limits
     assert (smtp.submission_port, smtp.smtps_port, smtp.auth_on_mx, smtp.hide_client_ip) == (587, 0, True, True)
     assert (limits.submission_rate_limit, limits.daily_send_limit) == (50, 500)
-    assert (queue.workers, queue.poll_interval_secs, queue.max_attempts, queue.max_connections_per_host) == (
-        4,
-        10,
-        12,
-        4,
-    )
+    assert (queue.poll_interval_secs, queue.max_attempts, queue.max_connections_per_host) == (10, 12, 4)
     assert queue.retry_schedule_secs == (60, 300, 900, 3600, 21600, 86400)
     assert (queue.delivery_timeout_secs, queue.connect_timeout_secs, queue.retention_days) == (840, 30, 30)
     assert (queue.relay_host, queue.relay_port, queue.relay_tls, queue.relay_password) == ("", 587, "starttls", "")
     assert (queue.unknown_outcome, queue.bounce_on_failure, queue.delay_notice_secs) == ("hold", True, 0)
     assert not queue.allow_private_targets
+    assert queue.return_path_host == ""
+    assert load({"queue.return_path_host": "PM-Bounce.example."}, BASE).queue.return_path_host == "pm-bounce.example"
     assert settings.lmtp.endpoint is None
     assert settings.dkim.algorithm == "rsa-sha256"
     assert (settings.dns.timeout_secs, settings.dns.attempts, settings.dns.resolvers) == (3, 1, ())
@@ -303,6 +300,8 @@ def test_where_lmtp_listens(text: str, host: str, port: int) -> None:
             "queue.relay_tls: none is refused",
         ),
         ({"queue.relay_host": "not_a_name"}, "queue.relay_host"),
+        ({"queue.return_path_host": "bounces@example.com"}, "queue.return_path_host"),
+        ({"queue.return_path_host": "Agents.Example."}, "queue.return_path_host: wants a name of its own"),
         ({"queue.connect_timeout_secs": 900}, "queue.connect_timeout_secs"),
         ({"limits.daily_send_limit": 0}, "limits.daily_send_limit"),
     ],

@@ -21,7 +21,7 @@ from postroom.outbound import store
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.claiming import Group
-from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.dispatch import Dispatcher, DispatchLimits, ReturnPath
 from postroom.outbound.models import (
     NewRecipient,
     Operation,
@@ -32,6 +32,8 @@ from postroom.outbound.models import (
     SendKind,
 )
 from postroom.outbound.outcomes import Outcomes
+from postroom.outbound.return_paths import own_sender
+from postroom.outbound.settling import TELL_OUTCOMES, Telling
 from postroom.outbound.transports.base import Transport
 from postroom.outbound.transports.direct import Direct, DirectConfig
 from postroom.outbound.transports.link import Timeouts
@@ -77,6 +79,7 @@ class MailRoom:
     breakers: Breakers
     changed: list[tuple[MailboxRef, int]]
     noticed: list[bool] = field(default_factory=list)
+    return_path: ReturnPath = own_sender
 
     @classmethod
     async def open(
@@ -90,6 +93,7 @@ class MailRoom:
         timeouts: Timeouts = SOON,
         policy: RoutePolicy | None = None,
         links: Links | None = None,
+        telling: Telling = TELL_OUTCOMES,
     ) -> MailRoom:
         blobs = MaildirStore(directory, fsync=False)
         net = Net()
@@ -108,6 +112,7 @@ class MailRoom:
             random=chance.random,
             changed=lambda ref, modseq: changed.append((ref, modseq)),
             noticed=lambda: noticed.append(True),
+            telling=telling,
         )
         breakers = Breakers(db, clock)
 
@@ -143,6 +148,7 @@ class MailRoom:
             self.transports,
             sign=unsigned,
             offload=in_process,
+            return_path=self.return_path,
             limits=limits,
         )
 

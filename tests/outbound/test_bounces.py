@@ -76,9 +76,9 @@ class Post:
 
 
 async def open_post(
-    db: Database, clock: ManualClock, ids: IdGenerator, directory: Path, kind: str = "person"
+    db: Database, clock: ManualClock, ids: IdGenerator, directory: Path, kind: str = "person", **options: Any
 ) -> AsyncIterator[Post]:
-    room = await MailRoom.open(db, clock, ids, directory, kind=kind)
+    room = await MailRoom.open(db, clock, ids, directory, kind=kind, **options)
     ingest = Ingest(db, room.blobs, clock, committed=lambda _: None)
     ingest.start()
     yield Post(room, ingest, [])

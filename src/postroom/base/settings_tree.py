@@ -205,8 +205,6 @@ class LmtpSettings(_Section):
 class QueueSettings(_Section):
     """Mail that leaves. Times in seconds."""
 
-    workers: Annotated[int, Field(ge=1, le=256)] = 4
-    """Messages that a process hands over at a time."""
     poll_interval_secs: Seconds = 10.0
     """How often is looked for mail that is due; new mail does not wait for it."""
     retry_schedule_secs: Schedule = (60, 300, 900, 3600, 21600, 86400)
@@ -221,7 +219,7 @@ class QueueSettings(_Section):
     """Connections to one host at a time, of each process."""
     allow_private_targets: bool = False
     """Whether mail may go to hosts with private addresses, and to this one: for tests."""
-    relay_host: Annotated[str, AfterValidator(check.relay_host)] = ""
+    relay_host: Annotated[str, AfterValidator(check.dns_name_or_nothing)] = ""
     """The relay that takes all mail for elsewhere; without one it goes directly to the recipients' servers."""
     relay_port: Annotated[int, Field(ge=1, le=MAX_PORT)] = 587
     """The relay's port."""
@@ -234,6 +232,10 @@ class QueueSettings(_Section):
     `POSTROOM_QUEUE_RELAY_PASSWORD_FILE` names."""
     relay_from_domains: Annotated[tuple[DnsName, ...], BeforeValidator(check.split)] = ()
     """The senders' domains whose mail uses the relay; all unless set."""
+    return_path_host: Annotated[str, AfterValidator(check.dns_name_or_nothing)] = ""
+    """The host of signed envelope senders, to which late bounces come back, such as `pm-bounce.example.com`: its MX
+    record must lead here, and its SPF record name what sends. Without one the envelope sender is the author's
+    address."""
     unknown_outcome: UnknownOutcome = UnknownOutcome.HOLD
     """What becomes of mail that may have been taken, or not: `hold`, or `retry`, which is for mail that people
     submitted and can deliver it twice."""
@@ -437,6 +439,8 @@ def cross_checks(settings: Settings) -> Iterator[str]:
         yield "database.min_connections: wants at most database.max_connections"
     if (tls.cert_path is None) != (tls.key_path is None):
         yield "tls.cert_path, tls.key_path: both or neither must be set"
+    if settings.queue.return_path_host == settings.platform_domain:
+        yield "queue.return_path_host: wants a name of its own; mailboxes are at platform_domain"
     yield from _relay_checks(settings.queue)
 
 

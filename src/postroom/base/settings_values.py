@@ -110,7 +110,7 @@ def level(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def relay_host(text: str) -> str:
+def dns_name_or_nothing(text: str) -> str:
     return dns_name(text) if text.strip() else ""
 
 

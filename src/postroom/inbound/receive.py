@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
@@ -65,6 +66,25 @@ LocalMailbox = Callable[[str], Awaitable[Target | None]]
 """Whose mailbox a header address is, if it is one of ours; None otherwise. Never raises."""
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What is different about mail that came to a mailbox by none of its addresses: an answer to what it sent.
+
+    `about` is the Message-ID of that, whose thread it joins if its own header leads nowhere. `kind` is the message's,
+    None for what its content makes it. Without `announced` there is no event.
+    """
+
+    about: str
+    kind: str | None = None
+    announced: bool = True
+
+    def apply(self, content: Content) -> Content:
+        references = content.reference_ids
+        if self.about not in references:
+            references = (self.about, *references)
+        return replace(content, reference_ids=references, kind=self.kind or content.kind)
+
+
 class Receiver:
     """Takes complete messages from the listeners."""
 
@@ -87,7 +107,7 @@ class Receiver:
         self._version = version
         self._local_mailbox = local_mailbox
 
-    async def receive(self, envelope: Envelope[T], raw: bytes) -> Reply:
+    async def receive(self, envelope: Envelope[T], raw: bytes, *, handling: Handling | None = None) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
         if loops(raw):
             log.info("message_refused", connection_id=envelope.connection_id, reason="loop")
@@ -110,7 +130,7 @@ class Receiver:
         try:
             # The bytes go to the disk while the message is described.
             with self._ingest.begin((prefix, raw), list(_keys(named, ids).values())) as ticket:
-                copies = await self._copies(prefix, raw, named, ids, received_at)
+                copies = await self._copies(prefix, raw, named, ids, received_at, handling)
                 outcome = await ticket.commit(copies)
         except IngestError as error:
             log.warning("message_not_stored", connection_id=envelope.connection_id, reason=error.failure.value)
@@ -152,15 +172,27 @@ class Receiver:
         return tuple(answers[target.tenant_id, target.mailbox_id] for _, target in recipients)
 
     async def _copies(
-        self, prefix: bytes, raw: bytes, named: Sequence[Target], ids: Mapping[int, str], received_at: datetime
+        self,
+        prefix: bytes,
+        raw: bytes,
+        named: Sequence[Target],
+        ids: Mapping[int, str],
+        received_at: datetime,
+        handling: Handling | None,
     ) -> tuple[NewMessage, ...]:
         content = await self._parser.describe(prefix, raw, received_at)
+        if handling is not None:
+            content = handling.apply(content)
         visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
         targets = _one_for_each_mailbox(named, visible)
         primaries = await self._primaries(content, targets)
-        return tuple(
+        copies = (
             self._copy(content, target, ids[target.mailbox_id], received_at, primaries, visible) for target in targets
         )
+        if handling is None:
+            return tuple(copies)
+        announce = message_received if handling.announced else None
+        return tuple(replace(copy, is_bcc=False, announce=announce) for copy in copies)
 
     def _copy(
         self,

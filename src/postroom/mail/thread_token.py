@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from postroom.mail import crockford
 from postroom.mail.address import Address
 
 KEY_BYTES: Final = 32
@@ -18,9 +19,7 @@ MAX_SEQ: Final = (1 << 60) - 1
 MAX_LOCAL: Final = 64
 """RFC 5321 §4.5.3.1.1. 40 for the local part, 24 for `+t`, kid, sequence, dot and MAC."""
 
-_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-_VALUES: Final = {char: value for value, char in enumerate(_ALPHABET)}
-_TOKEN: Final = re.compile(r"t([0-9a-hjkmnp-tv-z])([0-9a-hjkmnp-tv-z]{1,12})\.([0-9a-hjkmnp-tv-z]{8})")
+_TOKEN: Final = re.compile(rf"t([{crockford.CHARS}])([{crockford.CHARS}]{{1,12}})\.([{crockford.CHARS}]{{8}})")
 _IDENTITY: Final = re.compile(r"idn_[0-9A-HJKMNP-TV-Z]{26}")
 _CONTEXT: Final = b"pm-thr\x01"
 _MAC_BYTES: Final = 5
@@ -35,7 +34,7 @@ class ThreadKey:
     verify_until: datetime | None = None
 
     def __post_init__(self) -> None:
-        if self.kid not in _VALUES or len(self.secret) != KEY_BYTES:
+        if len(self.kid) != 1 or self.kid not in crockford.ALPHABET or len(self.secret) != KEY_BYTES:
             raise ValueError("a thread key has an id of one character and 32 octets")
 
 
@@ -67,7 +66,7 @@ def mint(key: ThreadKey, identity_id: str, seq: int) -> str:
     """
     if not 0 < seq <= MAX_SEQ:
         raise ValueError("a thread's sequence is from 1 to 2^60 - 1")
-    return f"t{key.kid}{_encode(seq)}.{_mac(key, identity_id, seq)}"
+    return f"t{key.kid}{crockford.encode(seq)}.{_mac(key, identity_id, seq)}"
 
 
 def with_token(address: Address, token: str) -> Address:
@@ -94,7 +93,7 @@ def verify(detail: str | None, identity_id: str, ring: Mapping[str, ThreadKey], 
     if found is None:
         return _ABSENT
     kid, digits, mac = found.groups()
-    seq = _decode(digits)
+    seq = crockford.decode(digits)
     key = ring.get(kid)
     if digits[0] == "0" or seq > MAX_SEQ or key is None or key.kid != kid:
         return _INVALID
@@ -109,20 +108,4 @@ def _mac(key: ThreadKey, identity_id: str, seq: int) -> str:
     if _IDENTITY.fullmatch(identity_id) is None:
         raise ValueError("no identity id")
     data = _CONTEXT + key.kid.encode("ascii") + identity_id.encode("ascii") + seq.to_bytes(8, "big")
-    number = int.from_bytes(hmac.digest(key.secret, data, "sha256")[:_MAC_BYTES], "big")
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -5, -5))
-
-
-def _encode(number: int) -> str:
-    digits = []
-    while number:
-        number, value = divmod(number, 32)
-        digits.append(_ALPHABET[value])
-    return "".join(reversed(digits))
-
-
-def _decode(digits: str) -> int:
-    number = 0
-    for digit in digits:
-        number = number * 32 + _VALUES[digit]
-    return number
+    return crockford.of_octets(hmac.digest(key.secret, data, "sha256")[:_MAC_BYTES])

@@ -25,6 +25,7 @@ from postroom.db.pool import Database
 from postroom.events.catalogue import message_received
 from postroom.inbound.receive import raw_key
 from postroom.mail.compose.errors import ComposeError
+from postroom.mail.dsn import Action
 from postroom.mailbox.ingest import Delivery, IngestError
 from postroom.mailbox.models import (
     Content,
@@ -36,7 +37,7 @@ from postroom.mailbox.models import (
     Refused,
     Source,
 )
-from postroom.outbound import notices, wire
+from postroom.outbound import notices, rules, wire
 from postroom.outbound import outcome_sql as sql
 from postroom.outbound.models import (
     Accepted,
@@ -46,9 +47,11 @@ from postroom.outbound.models import (
     RecipientField,
     RouteKind,
     SendKind,
+    Status,
 )
 from postroom.outbound.notices import Notice, Told
 from postroom.outbound.relaying import bare
+from postroom.outbound.rules import DEFAULT_RETRY, RetryPolicy
 from postroom.outbound.transports.base import OFFLOAD_BYTES, Offload
 from postroom.smtp.trace import trace_header
 
@@ -73,8 +76,9 @@ QUEUE: Final = ClaimQueue(
 
 _LOAD: Final = """
 SELECT d.message_id, d.mailbox_id, d.recipient, d.smtp_code, d.enhanced_code, d.smtp_response, d.remote_mx, d.dsn_orcpt,
-  d.last_attempt_at, d.updated_at, o.operation, o.envelope_from, o.wire_key, o.dsn_ret, o.dsn_envid, o.accepted_at,
-  o.smtputf8, m.rfc_message_id, m.subject, m.blob_key, m.raw_prefix_len, m.verdict, m.from_address,
+  d.last_attempt_at, d.updated_at, d.status, d.tries, d.next_attempt_at, o.operation, o.envelope_from, o.wire_key,
+  o.dsn_ret, o.dsn_envid, o.accepted_at, o.smtputf8,
+  m.rfc_message_id, m.subject, m.blob_key, m.raw_prefix_len, m.verdict, m.from_address,
   i.kind = 'person' AS is_person, i.kind = 'relay' AS is_relay, b.identity_public_id, b.tenant_public_id,
   EXISTS (SELECT FROM messages n WHERE n.public_id = $3) AS is_written
 FROM deliveries d
@@ -104,7 +108,8 @@ class BounceWriter:
     """Writes the notices that are due. One per worker process; any number may run.
 
     `deliver` stores into mailboxes (`Ingest.deliver`), `describe` says what a message is (`Parser.describe`), `offload`
-    runs what takes long (`Parser.run`). Without `elsewhere` senders who are not ours are told nothing.
+    runs what takes long (`Parser.run`). Without `elsewhere` senders who are not ours are told nothing. `policy` says
+    until when it is tried what waits.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class BounceWriter:
         describe: Describe,
         offload: Offload,
         elsewhere: Elsewhere | None = None,
+        policy: RetryPolicy = DEFAULT_RETRY,
         poll: float = POLL_SECONDS,
     ) -> None:
         self._database = database
@@ -130,6 +136,7 @@ class BounceWriter:
         self._describe = describe
         self._offload = offload
         self._elsewhere = elsewhere
+        self._policy = policy
         self._poll = poll
         self._wake = asyncio.Event()
 
@@ -211,6 +218,9 @@ class BounceWriter:
         tenant, action = claims[0].key[0], claims[0].key[2]
         async with self._database.acquire() as conn:
             rows = await conn.fetch(_LOAD, tenant, [claim.key[1] for claim in claims], notice_id)
+        if action == Action.DELAYED:
+            # What ended meanwhile is told of by another notice, or was good news.
+            rows = [row for row in rows if Status(row["status"]).is_waiting]
         if not rows or rows[0]["is_written"]:
             return None
         row = rows[0]
@@ -252,6 +262,7 @@ class BounceWriter:
                     remote_mx=one["remote_mx"],
                     orcpt=one["dsn_orcpt"],
                     last_attempt=one["last_attempt_at"],
+                    tried_until=self._tried_until(one) if action == Action.DELAYED else None,
                 )
                 for one in rows
             ),
@@ -260,6 +271,13 @@ class BounceWriter:
             envid=row["dsn_envid"],
             ret=row["dsn_ret"],
             smtputf8=row["smtputf8"],
+        )
+
+    def _tried_until(self, row: Any) -> datetime | None:
+        if row["next_attempt_at"] is None:
+            return None  # it waits for an operator
+        return rules.tried_until(
+            Status(row["status"]), row["tries"], row["accepted_at"], row["next_attempt_at"], self._policy
         )
 
     async def _original(self, row: Any) -> bytes:

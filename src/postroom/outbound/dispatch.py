@@ -17,6 +17,7 @@ from typing import Final
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
 from postroom.blobs.store import BlobMissing, BlobStore
 from postroom.db import errors as db_errors
 from postroom.db.pool import Database
@@ -25,6 +26,7 @@ from postroom.outbound import claiming, rules, wire
 from postroom.outbound.claiming import Group, Room
 from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
+from postroom.outbound.return_paths import own_sender
 from postroom.outbound.rules import Decided
 from postroom.outbound.settling import PROVIDERS
 from postroom.outbound.transports.base import (
@@ -49,6 +51,9 @@ MAX_REMEMBERED: Final = 10_000
 
 Sign = Callable[[bytes, str], Awaitable[bytes]]
 """Signs a message for a From domain; what is not ours to sign comes back as it is."""
+
+ReturnPath = Callable[[Group], Awaitable[str]]
+"""The envelope sender for an attempt (`ReturnPaths.of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class Dispatcher:
         *,
         sign: Sign,
         offload: Offload,
+        return_path: ReturnPath = own_sender,
         limits: DispatchLimits | None = None,
     ) -> None:
         self._database = database
@@ -106,6 +112,7 @@ class Dispatcher:
         self._transports = dict(transports)
         self._sign = sign
         self._offload = offload
+        self._return_path = return_path
         self._limits = limits or DispatchLimits()
         self._lanes: dict[str, _Lane] = {}
         self._remembered: OrderedDict[str, _Lane] = OrderedDict()
@@ -336,7 +343,7 @@ class Dispatcher:
             self._wake.set()
 
     async def _result(self, lane: _Lane, group: Group) -> Result | None:
-        """What becomes of the group; None when there was no room for it."""
+        """What becomes of the group; None when it could not be tried at all, and is to be given back."""
         lost = tuple(one for one in group.recipients if one.data_started_at is not None)
         if lost:
             # A worker began to send, and never said how it ended (G2).
@@ -355,12 +362,21 @@ class Dispatcher:
         return await self._attempt(lane, group)
 
     async def _attempt(self, lane: _Lane, group: Group) -> Result | None:
-        parcel = _Parcel(group, self._blobs, self._outcomes, self._sign, self._offload)
         provider = PROVIDERS[group.route]
         transport = self._transports.get(group.route)
         if transport is None:
             # The operator took the relay away, and may give it back.
             return Result(group, _all(group, paused("No such way out is configured")), attempted=False)
+        try:
+            return_path = await self._return_path(group)
+        except PostroomError:
+            # The log says what is wrong with the key; mail waits until an operator has mended it.
+            return Result(group, _all(group, paused("The return path cannot be made")), attempted=False)
+        except Exception as error:
+            if not db_errors.is_transient(error):
+                raise
+            return None
+        parcel = _Parcel(group, return_path, self._blobs, self._outcomes, self._sign, self._offload)
         try:
             attempt = await transport.attempt(parcel)
         except BlobMissing:
@@ -407,8 +423,11 @@ async def _once(ahead: asyncio.Task[bytes]) -> AsyncIterator[bytes]:
 class _Parcel:
     """A group's message, read from the store as it is needed."""
 
-    def __init__(self, group: Group, blobs: BlobStore, outcomes: Outcomes, sign: Sign, offload: Offload) -> None:
+    def __init__(
+        self, group: Group, return_path: str, blobs: BlobStore, outcomes: Outcomes, sign: Sign, offload: Offload
+    ) -> None:
         self.group = group
+        self.return_path = return_path
         self._key = group.letter.wire_key or ""
         self._blobs = blobs
         self._outcomes = outcomes

@@ -33,6 +33,8 @@ class Told:
     remote_mx: str | None
     orcpt: str | None
     last_attempt: datetime | None
+    tried_until: datetime | None = None
+    """Of what still waits: when the last attempt is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def _report(one: Told, action: Action) -> RecipientReport:
         remote_mta=one.remote_mx,
         orcpt=f"{kind};{xtext_encode(original)}" if original else None,
         last_attempt=one.last_attempt,
+        will_retry_until=one.tried_until,
     )
 
 

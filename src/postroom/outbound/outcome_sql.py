@@ -11,8 +11,8 @@ from typing import Final
 # $1 tenants, $2 mailboxes, $3 deliveries. Claims, which change nothing but the claim's own columns, wait meanwhile.
 LOCK: Final = """
 SELECT d.tenant_id, d.mailbox_id, d.id, d.message_id, d.recipient, d.field, d.route, d.status, d.tries, d.attempts,
-  d.claim_token, d.lease_until, d.data_started_at, d.dsn_notify, d.smtp_code, d.remote_mx, d.held_by_operator,
-  d.parked_at
+  d.claim_token, d.lease_until, d.data_started_at, d.dsn_notify, d.smtp_code, d.bounce_type, d.remote_mx,
+  d.held_by_operator, d.parked_at
 FROM deliveries d WHERE d.id = ANY ($3::bigint[])
   AND (d.tenant_id, d.mailbox_id, d.id) IN (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))
 ORDER BY d.id FOR NO KEY UPDATE
@@ -22,7 +22,8 @@ ORDER BY d.id FOR NO KEY UPDATE
 # its other deliveries, and what `message.sent` says of it.
 MESSAGES: Final = """
 SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, o.provider, o.provider_message_id,
-  o.wire_key, b.tenant_public_id, b.identity_public_id, i.is_system, i.is_relay, t.mode = 'test' AS is_test,
+  o.wire_key, o.accepted_at, b.tenant_public_id, b.identity_public_id, i.is_system, i.is_person, i.is_relay,
+  t.mode = 'test' AS is_test,
   coalesce(th.lock_owner = m.public_id, false) AS holds_thread, th.public_id AS thread_id, m.direction, m.from_address,
   m.from_name, m.subject, m.sent_at, m.received_at, o.kind, m.in_reply_to, m.facts,
   EXISTS (SELECT FROM events e
@@ -47,7 +48,7 @@ CROSS JOIN LATERAL (
   WHERE b.tenant_id + 0 = m.tenant_id AND b.id = m.mailbox_id LIMIT 1
 ) b
 CROSS JOIN LATERAL (
-  SELECT i.is_system, i.kind = 'relay' AS is_relay FROM identities i
+  SELECT i.is_system, i.kind = 'person' AS is_person, i.kind = 'relay' AS is_relay FROM identities i
   WHERE i.tenant_id + 0 = m.tenant_id AND i.public_id = b.identity_public_id LIMIT 1
 ) i
 CROSS JOIN LATERAL (SELECT t.mode FROM tenants t WHERE t.id = m.tenant_id LIMIT 1) t
@@ -120,14 +121,14 @@ WHERE t.tenant_id = k.tenant_id AND t.mailbox_id = k.mailbox_id AND t.seq = k.se
 """
 
 # $1 now; tenants, deliveries, actions, ids of notices. Should a delivery that an operator retried fail again, the task
-# that is done is used anew.
+# that is done is used anew; of a delay is told once.
 BOUNCE_TASKS: Final = """
 INSERT INTO bounce_tasks AS b (tenant_id, delivery_id, action, message, next_attempt_at)
 SELECT n.tenant_id, n.id, n.action, n.message, $1
 FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[]) AS n (tenant_id, id, action, message)
 ON CONFLICT (tenant_id, delivery_id, action) DO UPDATE
   SET message = EXCLUDED.message, next_attempt_at = $1, attempts = 0
-WHERE b.next_attempt_at IS NULL AND b.parked_at IS NULL
+WHERE b.next_attempt_at IS NULL AND b.parked_at IS NULL AND b.action <> 'delayed'
 """
 
 # The bytes that go out are kept while something waits to be sent, or a notice that quotes them to be written.

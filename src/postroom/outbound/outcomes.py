@@ -27,7 +27,7 @@ from postroom.outbound.claiming import Begun, Group
 from postroom.outbound.gathering import Gathering
 from postroom.outbound.models import Operation, RouteKind, Status
 from postroom.outbound.rules import DEFAULT_RETRY, Decided, RetryPolicy, Standing
-from postroom.outbound.settling import Change, Made, Settled, settle
+from postroom.outbound.settling import TELL_OUTCOMES, Change, Made, Settled, Telling, settle
 from postroom.smtp.outcome import Outcome, Verdict
 
 log = base_log.get("outbound")
@@ -80,7 +80,7 @@ class Outcomes:
     """Writes results. `changed` is told of mailboxes after the commit, `noticed` of notices to be written.
 
     `retry_unknown` (`queue.unknown_outcome`): what people submitted is tried again although it may have been taken.
-    `bounces` (`queue.bounce_on_failure`): senders are told by mail.
+    `telling` (`queue.bounce_on_failure`, `queue.delay_notice_secs`): what senders are told by mail.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Outcomes:
         noticed: Callable[[], None],
         policy: RetryPolicy = DEFAULT_RETRY,
         retry_unknown: bool = False,
-        bounces: bool = True,
+        telling: Telling = TELL_OUTCOMES,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -106,7 +106,7 @@ class Outcomes:
         self._noticed = noticed
         self._policy = policy
         self._retry_unknown = retry_unknown
-        self._bounces = bounces
+        self._telling = telling
         self._results: Gathering[None, Result, bool] = Gathering(self._flush, most=MAX_TOGETHER, parallel=1, pace=PACE)
         self._alone: Gathering[MailboxRef, Result, BaseException | None] = Gathering(
             self._flush_one, most=MAX_TOGETHER, parallel=PARALLEL
@@ -203,7 +203,7 @@ class Outcomes:
             writes = await begin(conn)
             mine = [result for result in results if result.group.letter.ref in writes]
             changes = await self._changes(conn, writes, mine) if mine else []
-            settled = await settle(changes, self._ids, notices=self._bounces)
+            settled = await settle(changes, self._ids, telling=self._telling)
             await finish_writes(writes.values())
         changed = {change.write.ref: change.write.modseq for change in changes}
         self.after_commit(changed, settled)

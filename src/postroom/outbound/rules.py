@@ -76,6 +76,22 @@ def roll_up(statuses: Iterable[Status]) -> Status:
     return Status.DELIVERED
 
 
+_ENDED: Final = frozenset(Status) - _OPEN - {Status.QUEUED}
+_AFTER_THE_END: Final = frozenset(
+    {
+        (Status.DELIVERED, Status.BOUNCED),
+        (Status.DELIVERED, Status.COMPLAINED),
+        (Status.BOUNCED, Status.COMPLAINED),
+    }
+)
+
+
+def after_event(before: Status, rolled_up: Status) -> Status:
+    """The status of a message after an event of outside about what had left: what has ended stays what it is, but for
+    what becomes known late of delivered and bounced mail (outbound §13.3)."""
+    return rolled_up if before not in _ENDED or (before, rolled_up) in _AFTER_THE_END else before
+
+
 def may_become(current: Status, new: Status) -> bool:
     """Whether an attempt's result or an event applies to a delivery of status `current`."""
     return new in TRANSITIONS[current]
@@ -151,6 +167,17 @@ def decide(
         return _final(expire(outcome, Route.SMARTHOST))
     status = Status.DEFERRED if deferred else Status.QUEUED
     return replace(_final(outcome), status=status, reason=None, next_at=at, counts=counts)
+
+
+def tried_until(
+    status: Status, tries: int, accepted_at: datetime, next_at: datetime, policy: RetryPolicy = DEFAULT_RETRY
+) -> datetime:
+    """About when the last attempt is due of a delivery that waits until `next_at`: a day after the submission where we
+    wait ourselves, else by the schedule (`decide`), of which the chance in each wait is left out."""
+    if status is Status.QUEUED:
+        return max(next_at, accepted_at + timedelta(seconds=BACKOFF_END))
+    further = range(tries + 1, policy.max_attempts)
+    return next_at + timedelta(seconds=sum(retry_delay(count, 0.5, policy.schedule) for count in further))
 
 
 def as_temporary(outcome: Outcome) -> Outcome:

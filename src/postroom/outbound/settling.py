@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from postroom.base.ids import IdGenerator
@@ -54,7 +54,9 @@ class Made:
 @dataclass(frozen=True, slots=True)
 class Change:
     """What becomes of the delivery of a row that was locked (`sql.LOCK`), in the mailbox that is written. `restart`:
-    its tries begin anew."""
+    its tries begin anew. `reported`: somebody who had taken the message says so, long after or before we know that it
+    was taken.
+    """
 
     write: MailboxWrite
     row: Any
@@ -62,6 +64,19 @@ class Change:
     made: Made | None = None
     restart: bool = False
     reconciles: bool = False
+    reported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What senders are told by mail (C7): how it ended, unless not `outcomes`; and that their mail still waits, once it
+    has done so for `delay` (None: never)."""
+
+    outcomes: bool = True
+    delay: timedelta | None = None
+
+
+TELL_OUTCOMES: Final = Telling()
 
 
 @dataclass(slots=True)
@@ -93,7 +108,17 @@ class _Message:
     def reached(self) -> bool:
         """Whether somebody took it or a server answered."""
         taken = {Status.DELIVERED, Status.SUBMITTED} & self.statuses.keys()
-        return bool(self.row["answered"] or taken) or any(map(_answered, self.changes))
+        return bool(self.row["answered"] or taken) or any(map(_answered, self.changes)) or self.is_reported
+
+    @property
+    def is_reported(self) -> bool:
+        return any(change.reported for change in self.changes)
+
+    @property
+    def status(self) -> Status:
+        """From now on."""
+        rolled_up = rules.roll_up(self.statuses)
+        return rules.after_event(Status(self.row["status"]), rolled_up) if self.is_reported else rolled_up
 
     @property
     def provider_now(self) -> tuple[str | None, str | None]:
@@ -124,7 +149,7 @@ def _answered(change: Change) -> bool:
     return change.decided.code is not None and made is not None and made.remote_mx is not None
 
 
-async def settle(changes: Sequence[Change], ids: IdGenerator, *, notices: bool = True) -> Settled:
+async def settle(changes: Sequence[Change], ids: IdGenerator, *, telling: Telling = TELL_OUTCOMES) -> Settled:
     """Apply `changes`, of which each delivery has one at most and each is allowed; their mailboxes are written by one
     transaction. The caller finishes the writes and commits, then does what is left. Nothing happens without changes.
     """
@@ -132,13 +157,13 @@ async def settle(changes: Sequence[Change], ids: IdGenerator, *, notices: bool =
         return Settled()
     conn, now = changes[0].write.conn, changes[0].write.now
     messages = await _read(conn, changes)
-    tasks = _notices(messages, ids) if notices else []
+    tasks = _notices(messages, ids, telling, now)
     wires = [message.row["wire_key"] for message in messages.values() if message.forgets(tasks)]
     await _write_rows(conn, changes, messages, wires, now)
     events: list[MessageEvent] = []
     statuses: list[tuple[MailboxWrite, NewStatus]] = []
     for key, message in messages.items():
-        status = rules.roll_up(message.statuses)
+        status = message.status
         # A relay is nobody's, so there is nobody to tell of it.
         events += () if message.row["is_relay"] else _events(key, message, status)
         fact = RECONCILED if any(change.reconciles for change in message.changes) else None
@@ -316,7 +341,9 @@ async def _release_threads(conn: Connection, messages: Mapping[int, _Message], s
         await conn.execute(sql.RELEASE_THREADS, *zip(*freed, strict=True))
 
 
-def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[int, int, str, str]]:
+def _notices(
+    messages: Mapping[int, _Message], ids: IdGenerator, telling: Telling, now: datetime
+) -> list[tuple[int, int, str, str]]:
     """What senders are to be told by mail (C7): tenant, delivery, action, and the notice's id."""
     tasks = []
     for message in messages.values():
@@ -324,15 +351,27 @@ def _notices(messages: Mapping[int, _Message], ids: IdGenerator) -> list[tuple[i
         silent = message.row["is_system"] and not message.row["is_relay"]
         if silent or not rules.is_notified(operation, message.row["envelope_from"]):
             continue
+        is_late = telling.delay is not None and now >= message.row["accepted_at"] + telling.delay
         named: dict[str, str] = {}
         for change in message.changes:
-            action = _notice(change, operation)
+            action = _notice(change, operation) if telling.outcomes else None
+            if is_late and _wants_to_know_of_delay(change, operation, is_person=message.row["is_person"]):
+                action = "delayed"
             if action is not None:
                 # What happens to several recipients at once is told in one notice.
                 if action not in named:
                     named[action] = ids.new("msg")
                 tasks.append((change.write.ref.tenant_id, change.row["id"], action, named[action]))
     return tasks
+
+
+def _wants_to_know_of_delay(change: Change, operation: Operation, *, is_person: bool) -> bool:
+    """Whether it still waits and somebody asked to be told; without NOTIFY our own people are (RFC 3461 §4.1 leaves it
+    to us): programs have events, and what is passed on has a server of its own behind it."""
+    notify = change.row["dsn_notify"]
+    if not _waits(change) or change.decided.next_at is None:
+        return False
+    return is_person and operation is not Operation.REDIRECT if notify is None else "DELAY" in notify
 
 
 def _notice(change: Change, operation: Operation) -> str | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from postroom.mail import mime
@@ -37,7 +37,8 @@ _WORDS: Final = {
     Action.FAILED: ("Undelivered", "Your message could not be delivered to the recipients below."),
     Action.DELAYED: (
         "Delayed",
-        "Your message has not been delivered yet; it is still being tried. Do not send it again.",
+        "Your message has not been delivered yet; it is still being tried. Do not send it again: should it not be "
+        "delivered in the end, you will be told.",
     ),
     Action.DELIVERED: ("Delivered", "Your message was delivered to the recipients below."),
     Action.RELAYED: ("Relayed", "Your message was passed on to a system that does not report deliveries."),
@@ -104,6 +105,8 @@ def _explanation(report: Report, leading: Action) -> str:
             lines.append(f"    answered by {one_line(item.remote_mta)}")
         if item.diagnostic is not None:
             lines.append(f"    {_diagnostic(item.diagnostic)}")
+        if item.will_retry_until is not None and item.action is Action.DELAYED:
+            lines.append(f"    tried again until {item.will_retry_until.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
     return "\n".join(lines)
 
 

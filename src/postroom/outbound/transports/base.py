@@ -18,6 +18,11 @@ class Parcel(Protocol):
     @property
     def group(self) -> Group: ...
 
+    @property
+    def return_path(self) -> str:
+        """The envelope sender for this attempt, empty for the null sender."""
+        ...
+
     def pieces(self) -> AsyncIterator[bytes]:
         """The message in pieces, as it goes over the wire."""
         ...

@@ -55,8 +55,8 @@ async def send(link: Link, parcel: Parcel, route: Route, host: str, deadline: fl
     """
     letter = parcel.group.letter
     recipients, reports = _recipients(parcel.group.recipients, route, host)
-    sender = read_address(letter.envelope_from) if letter.envelope_from else None
-    if letter.envelope_from and sender is None:
+    sender = read_address(parcel.return_path) if parcel.return_path else None
+    if parcel.return_path and sender is None:
         refusal = _refused(route, "5.1.7", "The return path cannot be used with SMTP")
         return Sent(tuple(Report(one.id, refusal, host) for one in parcel.group.recipients), ())
     pieces, request = parcel.pieces, _request(letter, sender)
@@ -96,7 +96,8 @@ async def _transact(
         taken = set(wanted.recipients)
         return await parcel.begin([one.id for one, address in some if address in taken])
 
-    requests = tuple(RecipientRequest(address, _parameters(one)) for one, address in some)
+    is_signed = parcel.return_path != parcel.group.letter.envelope_from
+    requests = tuple(RecipientRequest(address, _parameters(one, address, named=is_signed)) for one, address in some)
     try:
         results = await link.transact(replace(request, recipients=requests), begin, pieces, deadline)
     except StorageError as error:
@@ -177,13 +178,16 @@ def _envid(text: str | None) -> str | None:
     return text if text is not None and _xtext_fits(text, MAX_ENVID) else None
 
 
-def _parameters(one: Claimed) -> RcptParameters:
-    """NOTIFY and ORCPT, as far as they can be passed on (RFC 3461 §5.2.1)."""
-    if one.dsn_notify is None and one.dsn_orcpt is None:
+def _parameters(one: Claimed, address: Address, *, named: bool) -> RcptParameters:
+    """NOTIFY and ORCPT, as far as they can be passed on (RFC 3461 §5.2.1). With `named` there is an ORCPT in any case,
+    by which a report names the recipient that we know, wherever the message went from there."""
+    if one.dsn_notify is None and one.dsn_orcpt is None and not named:
         return NO_RCPT_PARAMETERS
     known = {word.value: word for word in Notify}
     notify = frozenset(known[word] for word in one.dsn_notify or () if word in known)
     kind, _, original = (one.dsn_orcpt or "").partition(";")
+    if not original and named and address.local.isascii():
+        kind, original = "rfc822", str(address)
     fits = kind and original and _xtext_fits(original, MAX_ORCPT - len(kind) - 1)
     return RcptParameters(notify, (kind, original) if fits else None)
 

@@ -1,0 +1,294 @@
+"""The door for what comes back to our return paths: late bounces, which say what became of a delivery, and answers of
+machines (outbound §13, §16; mail-server C7; D4, D11, G6, G8).
+
+A return path takes bounces only, with the null sender, and only for deliveries that it was signed for; all else is
+refused in the dialogue, so that nobody is ever sent a bounce for it. A report changes deliveries in a transaction of
+its own, and is then stored in the sender's mailbox, where it is the notice. Both bear being done again: a state that
+was reached is reached, and the same octets are not stored twice. So a host that was not answered just sends it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from postroom.accounts.names import RELAYED_ROLES
+from postroom.base import log as base_log
+from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
+from postroom.base.ids import IdGenerator
+from postroom.blobs.store import BlobStore, StorageError
+from postroom.db import errors as db_errors
+from postroom.db.pool import Connection, Database
+from postroom.directory.models import Refusal
+from postroom.directory.rules import UNAVAILABLE, UNKNOWN
+from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
+from postroom.inbound.receive import Handling, Receiver
+from postroom.inbound.reception import Addressee, Passage
+from postroom.mail.dsn import Action, DeliveryReport, ReportedRecipient, parse_dsn
+from postroom.mail.return_path import PREFIX, DeliveryRef
+from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.writing import MailboxWrite, begin_write
+from postroom.outbound import outcome_sql as sql
+from postroom.outbound import reports
+from postroom.outbound.models import RouteKind, Status
+from postroom.outbound.outcomes import Changed
+from postroom.outbound.reports import Reported
+from postroom.outbound.return_paths import ReturnPaths
+from postroom.outbound.settling import PROVIDERS, Change, Made, Settled, Telling, settle
+from postroom.smtp import replies
+from postroom.smtp.envelope import Envelope
+from postroom.smtp.replies import Reply
+
+log = base_log.get("returns")
+
+BOUNCES_ONLY: Final = Refusal(550, "5.7.1", "This address takes bounces only")
+_SILENT: Final = Telling(outcomes=False)
+"""The report itself is the notice."""
+
+Resolve = Callable[[str, str], Awaitable[Addressee | Refusal]]
+"""Who takes mail to an address from a sender (`Reception.resolve`)."""
+
+_FIND: Final = """
+SELECT d.message_id, d.mailbox_id, d.domain, d.route, m.public_id, m.rfc_message_id, m.from_address, b.tenant_public_id,
+  b.identity_public_id, i.kind = 'person' AS is_person
+FROM deliveries d
+JOIN messages m ON m.tenant_id = d.tenant_id AND m.id = d.message_id
+JOIN mailboxes b ON b.tenant_id = d.tenant_id AND b.id = d.mailbox_id AND NOT b.erased
+JOIN identities i ON i.tenant_id = d.tenant_id AND i.id = d.mailbox_id
+WHERE d.tenant_id = $1 AND d.id = $2
+"""
+_GROUP: Final = """
+SELECT id, recipient FROM deliveries WHERE tenant_id = $1 AND message_id = $2 AND domain = $3 AND route = $4
+"""
+# Of whose failure we have written ourselves, or are about to.
+_TOLD: Final = """
+SELECT delivery_id FROM bounce_tasks WHERE tenant_id = $1 AND delivery_id = ANY ($2::bigint[]) AND action = 'failed'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The message that something came back for, as a target of the receiver."""
+
+    ref: DeliveryRef
+    row: Any
+
+    @property
+    def mailbox(self) -> MailboxRef:
+        return MailboxRef(self.tenant_id, self.mailbox_id)
+
+    @property
+    def tenant_id(self) -> int:
+        return self.ref.tenant_id
+
+    @property
+    def mailbox_id(self) -> int:
+        return int(self.row["mailbox_id"])
+
+    @property
+    def tenant_public_id(self) -> str:
+        return str(self.row["tenant_public_id"])
+
+    @property
+    def identity_public_id(self) -> str:
+        return str(self.row["identity_public_id"])
+
+    @property
+    def base(self) -> str:
+        return str(self.row["from_address"] or "")
+
+    @property
+    def via(self) -> tuple[str, ...]:
+        return ()
+
+
+class Returns:
+    """The door. `role_mail` says who takes mail to postmaster and the like of the return paths' host, which goes where
+    that of `platform_domain` goes (RFC 5321 §4.5.1, RFC 2142). `changed` is told of mailboxes after the commit.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        parser: Parser,
+        receiver: Receiver,
+        clock: Clock,
+        ids: IdGenerator,
+        *,
+        paths: ReturnPaths,
+        role_mail: Resolve,
+        platform_domain: str,
+        changed: Changed,
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._parser = parser
+        self._receiver = receiver
+        self._clock = clock
+        self._ids = ids
+        self._paths = paths
+        self._role_mail = role_mail
+        self._platform_domain = platform_domain
+        self._changed = changed
+        self.dropped: Counter[str] = Counter()
+        """What was refused or let go since the start, by the reason: `backscatter` are bounces of what we never sent
+        (D4), `gone` those of what there is no more, `told` those of which the sender knows."""
+
+    # -- the dialogue --------------------------------------------------------------------------------------------------
+
+    async def resolve(self, address: str, mail_from: str) -> Addressee | Refusal | None:
+        """The host is ours whole: what is neither a return path nor a role is unknown there."""
+        local, _, domain = address.rpartition("@")
+        if domain != self._paths.host:
+            return None
+        if local in RELAYED_ROLES:
+            return await self._role_mail(f"{local}@{self._platform_domain}", mail_from)
+        try:
+            ref = await self._paths.delivery(local)
+        except PostroomError:
+            return UNAVAILABLE
+        except Exception as error:
+            if not db_errors.is_transient(error):
+                raise
+            log.warning("return_path_not_read", error=type(error).__name__)
+            return UNAVAILABLE
+        if ref is None:
+            if mail_from == "" and local.startswith(PREFIX):
+                self.dropped["backscatter"] += 1
+                log.info("backscatter_refused")
+            return UNKNOWN
+        return Passage(self, address, ref) if mail_from == "" else BOUNCES_ONLY
+
+    # -- the message ---------------------------------------------------------------------------------------------------
+
+    async def take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
+        """Apply it and store it, for each delivery that was written to. All that can be refused now is temporary."""
+        try:
+            report = await self._parser.run(len(raw), parse_dsn, raw)
+        except ParserBusy:
+            return replies.LOCAL_ERROR
+        except ParsingFailed:
+            report = None  # nobody can read it but a person
+        reply: Reply | None = None
+        for recipient, passage in envelope.recipients:
+            try:
+                taken = await self._take(envelope, recipient, passage.what, report, raw)
+            except Exception as error:
+                if not db_errors.is_transient(error):
+                    raise
+                log.warning("report_put_off", connection_id=envelope.connection_id, error=type(error).__name__)
+                return replies.LOCAL_ERROR
+            if taken.is_failure:
+                return taken
+            reply = reply or taken
+        return reply or replies.OK
+
+    async def _take(
+        self, envelope: Envelope[Passage], recipient: str, ref: DeliveryRef, report: DeliveryReport | None, raw: bytes
+    ) -> Reply:
+        sent = await self._find(ref)
+        if sent is None:
+            return self._drop("gone", envelope)
+        handling = Handling(sent.row["rfc_message_id"])
+        if report is not None:
+            applied = await self._apply(sent, report)
+            if applied is None:
+                return self._drop("gone", envelope)
+            if not applied:
+                return self._drop("told", envelope)
+            # Agents have the events; people's clients learn of new mail by this one (C7).
+            handling = Handling(handling.about, "dsn", sent.row["is_person"])
+        reply = await self._receiver.receive(
+            cast(Envelope[Any], envelope)._replace(recipients=((recipient, sent),), recipient_parameters=()),
+            raw,
+            handling=handling,
+        )
+        if reply.is_failure and await self._find(ref) is None:
+            return self._drop("gone", envelope)
+        return reply
+
+    def _drop(self, reason: str, envelope: Envelope[Passage]) -> Reply:
+        self.dropped[reason] += 1
+        log.info("report_dropped", reason=reason, connection_id=envelope.connection_id)
+        return replies.OK
+
+    async def _find(self, ref: DeliveryRef) -> _Sent | None:
+        async with self._database.acquire() as conn:
+            row = await conn.fetchrow(_FIND, ref.tenant_id, ref.delivery_id)
+        return None if row is None else _Sent(ref, row)
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    async def _apply(self, sent: _Sent, report: DeliveryReport) -> bool | None:
+        """Write what the report says of the message's deliveries. Whether the sender is to see it; None when the
+        message is gone."""
+        try:
+            async with self._database.transaction() as conn:
+                write = await begin_write(conn, sent.mailbox, self._clock.now())
+                rows = await self._lock(write, sent)
+                if not rows:
+                    return None
+                entries = reports.attribute(report, {key: row["recipient"] for key, row in rows.items()})
+                changes = [
+                    change for key, entry in entries.items() if (change := _change(write, rows[key], entry)) is not None
+                ]
+                is_told = await self._is_news(conn, sent.tenant_id, rows, entries, changes)
+                settled = await settle(changes, self._ids, telling=_SILENT)
+                await write.finish()
+        except PostroomError:
+            return None  # the mailbox
+        await self._after_commit(sent, write.modseq if changes else None, settled)
+        log.info("report_applied", message_id=sent.row["public_id"], named=len(entries), changed=len(changes))
+        return is_told
+
+    async def _lock(self, write: MailboxWrite, sent: _Sent) -> dict[int, Any]:
+        """The deliveries that shared an attempt with the one that was named, by id."""
+        where = (sent.tenant_id, sent.row["message_id"], sent.row["domain"], sent.row["route"])
+        ids = [row["id"] for row in await write.conn.fetch(_GROUP, *where)]
+        owners = [write.ref.tenant_id] * len(ids), [write.ref.mailbox_id] * len(ids)
+        rows = await write.conn.fetch(sql.LOCK, *owners, ids)
+        return {row["id"]: row for row in rows}
+
+    async def _is_news(
+        self,
+        conn: Connection,
+        tenant_id: int,
+        rows: dict[int, Any],
+        entries: dict[int, ReportedRecipient],
+        changes: Sequence[Change],
+    ) -> bool:
+        """Whether the sender is to see the report: not when all that it says is what they were told of by a notice of
+        ours, or asked not to be told of."""
+        if not entries:
+            return True
+        changed = {change.row["id"] for change in changes}
+        told = {row["delivery_id"] for row in await conn.fetch(_TOLD, tenant_id, list(entries))} - changed
+        return any(
+            reports.is_wanted(entry, rows[key]["dsn_notify"])
+            and not (entry.action is Action.FAILED and key in told and not Status(rows[key]["status"]).is_waiting)
+            for key, entry in entries.items()
+        )
+
+    async def _after_commit(self, sent: _Sent, modseq: int | None, settled: Settled) -> None:
+        if modseq is not None:
+            self._changed(sent.mailbox, modseq)
+        if settled.wires:
+            try:
+                await self._blobs.delete(settled.wires, durably=False)
+            except StorageError:
+                log.warning("orphan_blobs_left", count=len(settled.wires))
+
+
+def _change(write: MailboxWrite, row: Any, entry: ReportedRecipient) -> Change | None:
+    status = Status(row["status"])
+    went_out = not status.is_waiting or row["tries"] > 0 or row["data_started_at"] is not None
+    decided = reports.decide(entry, Reported(status, row["bounce_type"], went_out))
+    if decided is None:
+        return None
+    # Whoever reports had taken it, which we may not know yet: the result of an attempt under way comes too late now.
+    made = Made(provider=PROVIDERS[RouteKind(row["route"])])
+    return Change(write, row, decided, made, reconciles=status is Status.UNCERTAIN, reported=True)
