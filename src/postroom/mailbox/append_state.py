@@ -18,6 +18,7 @@ from postroom.mailbox.models import (
     NewMessage,
     RecipientKind,
 )
+from postroom.mailbox.rules import is_own
 
 MAX_PARTICIPANTS: Final = 50
 
@@ -127,7 +128,7 @@ def join(thread: Thread, m: NewMessage, box: Box) -> None:
 
 def _add_participants(participants: list[dict[str, str]], seen: Iterable[Mailpoint], own: frozenset[str]) -> None:
     for person in seen:
-        if not person.address or person.address in own:
+        if not person.address or is_own(person.address, own):
             continue
         for known in participants:
             if known["address"] == person.address:

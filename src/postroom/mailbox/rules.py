@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from postroom.base.errors import PostroomError
+from postroom.mail.compose.reply import without_detail
 from postroom.mailbox.models import FLAG_SEEN, MAX_FLAGS, SYSTEM_FLAGS
 
 INBOX: Final = "INBOX"
@@ -154,6 +155,11 @@ MAX_PARTICIPANTS: Final = 50
 MAX_PARTICIPANT_NAME: Final = 78
 
 
+def is_own(address: str, own: frozenset[str]) -> bool:
+    """Whether an address is one of `own`, the mailbox's, with or without a detail: thread tokens are details (A2)."""
+    return address in own or ("+" in address and without_detail(address) in own)
+
+
 def participants(appearances: Iterable[tuple[str, str]], own: frozenset[str]) -> list[dict[str, str]]:
     """The first 50 people of a thread from (address, name) in order of appearance, without the mailbox's own addresses.
 
@@ -161,7 +167,7 @@ def participants(appearances: Iterable[tuple[str, str]], own: frozenset[str]) ->
     """
     people: dict[str, str] = {}
     for address, name in appearances:
-        if not address or address in own:
+        if not address or is_own(address, own):
             continue
         if address in people:
             people[address] = name[:MAX_PARTICIPANT_NAME] or people[address]
