@@ -18,6 +18,7 @@ from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.people import People
 from postroom.accounts.service.tenants import Tenants
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.base import log as base_log
 from postroom.base.clock import Clock, SystemClock
 from postroom.base.ids import IdGenerator
@@ -60,6 +61,7 @@ class Core:
     people: People
     keys: Keys
     verifier: KeyVerifier
+    signing_keys: SigningKeys
     identities: Identities
     mailboxes: Mailboxes
     announce: Announce
@@ -144,6 +146,9 @@ async def open_core(
             people=People(database, ids, clock, passwords),
             keys=Keys(database, ids, clock, secrets.key_pepper, random),
             verifier=verifier,
+            signing_keys=SigningKeys(
+                database, secrets.master_key, clock, other_master_key=secrets.other_master_key, random=random
+            ),
             identities=identities,
             mailboxes=mailboxes,
             announce=announce,

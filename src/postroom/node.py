@@ -31,6 +31,7 @@ from postroom.events.prune import prune_events
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Reception
+from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended
 from postroom.mailbox.prune import prune_changes
@@ -125,6 +126,7 @@ class Node:
             hostname=core.settings.server.hostname,
             version=__version__,
             local_mailbox=self._local_mailbox,
+            tokens=TokenReader(ThreadTokens(core.signing_keys, core.clock), core.clock, core.secrets.hash_key),
         )
         self.reception = Reception(self.directory.resolve, self.receiver)
         self.mail_out = MailOut(
