@@ -19,6 +19,7 @@ from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
 from postroom.inbound.reception import Reception
+from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
@@ -111,6 +112,7 @@ class Outlet:
             parser=parser,
             acceptance=acceptance,
             sign=keys.sign,
+            mint=ThreadTokens(core.signing_keys, core.clock).mint,
             route=routes.route,
             resource=shapes.message,
             rules=SendRules(),
