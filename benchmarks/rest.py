@@ -22,6 +22,7 @@ import uvloop
 
 from postroom.accounts import Keys, KeyVerifier, Level, NewKey, NewTenant, RateLimiter, Tenants, ensure_deployment
 from postroom.accounts.rates import Bucket, RateDecision
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
@@ -33,6 +34,7 @@ from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
+from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
@@ -150,6 +152,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
             parser=parser,
             acceptance=Acceptance(db, blobs, clock, ids, changed=lambda _: None, wake=lambda: None),
             sign=keys_of_domains.sign,
+            mint=ThreadTokens(SigningKeys(db, b"m" * 32, clock), clock).mint,
             route=Routes(LocalDomains(db, clock).has).route,
             resource=shapes.message,
         ),

@@ -31,6 +31,7 @@ from postroom.events.prune import prune_events
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Addressee, Door, Reception
+from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.mailbox.prune import prune_changes
@@ -126,6 +127,7 @@ class Node:
             hostname=core.settings.server.hostname,
             version=__version__,
             local_mailbox=self._local_mailbox,
+            tokens=TokenReader(ThreadTokens(core.signing_keys, core.clock), core.clock, core.secrets.hash_key),
         )
         self.forwarding = forwarding_of(core, self.parser, self.local_domains.has, lambda: self.mail_out.outlet)
         self.return_paths = return_paths_of(core)

@@ -21,6 +21,7 @@ from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Reception
+from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
@@ -120,6 +121,7 @@ class Outlet:
             parser=parser,
             acceptance=acceptance,
             sign=keys.sign,
+            mint=ThreadTokens(core.signing_keys, core.clock).mint,
             route=routes.route,
             resource=shapes.message,
             rules=rules,

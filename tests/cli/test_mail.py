@@ -104,6 +104,18 @@ def test_a_message(ada: Cli, database_url: str, tmp_path: Path) -> None:
     assert ada("queue", "list", "deliveries", "--state", "pending", "--quiet").out.count("\n") == 4
 
 
+@pytest.mark.covers("FR-OUT-6")
+def test_an_agents_answers_come_to_their_thread(ada: Cli, database_url: str) -> None:
+    ada.json("identity", "create", "robot", "--owner-name", "Ola", "--owner-email", "ola@example.com")
+    sent = ada.json("mail", "send", "--from", "robot@agents.example", *SEND[4:], "--text", "Hi.")
+    assert sent["reply_to"][0]["address"].startswith("robot+t01.")
+    again = ada.json("mail", "reply", sent["id"], "--from", "robot@agents.example", "--text", "So?")
+    assert again["reply_to"] == sent["reply_to"]
+    # People's have no token.
+    assert ada.json(*SEND, "--text", "Hi.")["reply_to"] == []
+    assert wire(ada, database_url)["Reply-To"] is None
+
+
 @pytest.mark.covers("edge:G1")
 def test_once_for_a_key(ada: Cli, database_url: str) -> None:
     first = ada.json(*SEND, "--text", "Hi.", "--key", "k")

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from postroom.accounts.signing_keys import Purpose, SigningKey
+from postroom.base.clock import Clock
+from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailbox.ingest import Delivery, Failure, IngestError
 from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, NewMessage, Refusal, Refused
 from postroom.smtp.envelope import Envelope
@@ -23,6 +26,31 @@ class To:
     tenant_public_id: str = "ten_01ARZ3NDEKTSV4RRFFQ69G5FAV"
     identity_public_id: str = "idn_01ARZ3NDEKTSV4RRFFQ69G5FAV"
     via: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class FakeKeys:
+    """A ring of one key, or of those given. `asked` is how often it was looked at."""
+
+    keys: tuple[SigningKey, ...] = (SigningKey("0", bytes(range(32)), datetime(2030, 1, 1, tzinfo=UTC)),)
+    error: Exception | None = None
+    asked: int = 0
+
+    async def current(self, purpose: Purpose, /) -> SigningKey:
+        return (await self.ring(purpose))[0]
+
+    async def ring(self, purpose: Purpose, /, *, kid: str | None = None) -> tuple[SigningKey, ...]:
+        assert purpose is Purpose.THREAD
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.keys
+
+
+def reader(clock: Clock, keys: FakeKeys | None = None) -> TokenReader:
+    """What reads tokens of those keys."""
+    return TokenReader(ThreadTokens(keys or FakeKeys(), clock), clock, b"h" * 32)
 
 
 @dataclass(slots=True)
@@ -74,7 +102,7 @@ def envelope(*recipients: To, mail_from: str = "anna@example.com", tls: bool = T
         esmtp=True,
         tls=tls,
         mail_from=mail_from,
-        recipients=tuple((to.base, to) for to in recipients),
+        recipients=tuple((to.base.replace("@", f"+{to.detail}@") if to.detail else to.base, to) for to in recipients),
         smtputf8=False,
         body_8bit=True,
         declared_size=None,

@@ -17,14 +17,17 @@ from postroom.blobs import MaildirStore
 from postroom.db import Database
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
+from postroom.inbound.thread_tokens import TokenReader
 from postroom.mailbox.ingest import Failure, Ingest
 from postroom.mailbox.models import Refusal, Refused
 from tests.mailbox.letters import Box, check_mailbox, make_boxes, raw_mail
 
-from .fakes import FakeIngest, To, envelope
+from .fakes import FakeIngest, To, envelope, reader
 
 
-def receiver(clock: ManualClock, ingest: Any, local: Mapping[str, To] | None = None) -> Receiver:
+def receiver(
+    clock: ManualClock, ingest: Any, local: Mapping[str, To] | None = None, tokens: TokenReader | None = None
+) -> Receiver:
     known = dict(local or {})
 
     async def local_mailbox(address: str) -> To | None:
@@ -38,6 +41,7 @@ def receiver(clock: ManualClock, ingest: Any, local: Mapping[str, To] | None = N
         hostname="mx.agents.example",
         version="1",
         local_mailbox=local_mailbox,
+        tokens=tokens or reader(clock),
     )
 
 

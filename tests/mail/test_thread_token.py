@@ -36,6 +36,31 @@ def test_layout_by_hand() -> None:
     assert mint(KEY, IDENTITY, 115) == f"t03k.{mac}"  # kid 0, and 115 is 3, 19
 
 
+@pytest.mark.parametrize(
+    ("key", "seq", "digest", "token"),
+    [  # the beginning of each digest as `openssl dgst -sha256 -mac HMAC` writes it
+        (KEY, 115, "ff370c85ae", "t03k.zwvgs1de"),
+        (ThreadKey("z", bytes(range(32))), 1, "5e1dbdea8f", "tz1.brevvtmf"),
+        (KEY, MAX_SEQ, "5348852991", "t0zzzzzzzzzzzz.ad48aach"),
+    ],
+)
+@pytest.mark.covers("edge:A2")
+def test_vectors(key: ThreadKey, seq: int, digest: str, token: str) -> None:
+    assert mint(key, IDENTITY, seq) == token
+    number = int(digest, 16)
+    assert "".join(ALPHABET[number >> shift & 31] for shift in range(35, -1, -5)) == token[-8:]
+
+
+@pytest.mark.parametrize("seq", [1, 115, 31 * 32, MAX_SEQ])
+@pytest.mark.covers("edge:A2", "edge:D10")
+def test_every_bit_counts(seq: int) -> None:
+    token = mint(KEY, IDENTITY, seq)
+    for at, char in enumerate(token):
+        for bit in range(5) if char != "." and at else ():
+            other = token[:at] + ALPHABET[ALPHABET.index(char) ^ 1 << bit] + token[at + 1 :]
+            assert verify(other, IDENTITY, RING, NOW).state is not TokenState.VALID, other
+
+
 @given(st.integers(1, MAX_SEQ), st.sampled_from([KEY, OLD]))
 @pytest.mark.covers("edge:A2", "FR-OUT-6")
 def test_minted_tokens_verify_in_any_case(seq: int, key: ThreadKey) -> None:

@@ -43,6 +43,7 @@ from postroom.servers.smtp import MxListener
 from postroom.smtp import ServerConfig
 from postroom.smtp.envelope import Envelope, Refusal, SessionInfo
 from postroom.smtp.replies import Reply
+from tests.inbound.fakes import reader
 from tests.outbound.fake_mx import Net
 from tests.outbound.mail_room import SOON, in_process, unsigned
 from tests.outbound.submitting import DOMAIN, HASH_KEY, PostOffice, post_office
@@ -269,6 +270,7 @@ async def crossroads(db: Database, clock: ManualClock, ids: IdGenerator, path: P
             hostname=HOSTNAME,
             version="1",
             local_mailbox=office.directory.owner_of,
+            tokens=reader(clock),
         )
         made.reception = Reception(
             office.directory.resolve, receiver, (made.forwarding,), onward=made.forwarding.onward

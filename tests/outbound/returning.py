@@ -35,6 +35,7 @@ from postroom.servers.smtp import MxListener
 from postroom.smtp import ServerConfig
 from postroom.smtp.envelope import Refusal, SessionInfo
 from postroom.smtp.replies import Reply
+from tests.inbound.fakes import reader
 from tests.mailbox.letters import Box, check_mailbox
 from tests.outbound.fake_mx import FakeMx, Received
 from tests.outbound.mail_room import MailRoom
@@ -91,7 +92,14 @@ class Returning:
             return None
 
         receiver = Receiver(
-            ingest, parser, room.clock, room.ids, hostname="mx.agents.example", version="1", local_mailbox=nobody
+            ingest,
+            parser,
+            room.clock,
+            room.ids,
+            hostname="mx.agents.example",
+            version="1",
+            local_mailbox=nobody,
+            tokens=reader(room.clock),
         )
         directory = Directory(room.db, room.clock, PLATFORM, security_contact=self.box.address)
 

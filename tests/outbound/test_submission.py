@@ -393,7 +393,9 @@ async def test_an_agents_controls_hold_here_too(office: PostOffice) -> None:
     await received(office)
     assert await send("ann@example.com") == "550 5.7.1 recipient_not_allowed"
     assert await send("bob@example.com", In_Reply_To="<q@example.com>") == "550 5.7.1 recipient_not_allowed"
-    assert (await send("ann@example.com", In_Reply_To="<q@example.com>")).startswith("250 ")
+    # The token in an address is that of a thread; it is Ann whom this goes to.
+    assert await send("ann+x@example.com", In_Reply_To="<q@example.com>") == "550 5.7.1 recipient_not_allowed"
+    assert (await send("ann+t01.0123abcd@example.com", In_Reply_To="<q@example.com>")).startswith("250 ")
     # Whom it has written to it knows.
     assert (await send("ann@example.com")).startswith("250 ")
     await office.execute("UPDATE identities SET send_policy_json = '{\"require_known_recipient\": false}'")

@@ -26,7 +26,7 @@ from postroom.outbound.transports.pool import Links
 from postroom.outbound.transports.smarthost import Smarthost, SmarthostConfig
 from postroom.smtp import replies
 from postroom.smtp.schedule import Route
-from tests.inbound.fakes import To
+from tests.inbound.fakes import To, reader
 from tests.mailbox.letters import check_mailbox, make_boxes
 from tests.outbound.fake_mx import FakeMx
 from tests.outbound.mail_room import HOSTNAME, SOON, MailRoom
@@ -334,7 +334,16 @@ async def test_mail_within_the_deployment(room: MailRoom) -> None:
 
     ingest = Ingest(room.db, room.blobs, room.clock, committed=lambda _: None)
     ingest.start()
-    receiver = Receiver(ingest, Parser(), room.clock, room.ids, hostname=HOSTNAME, version="1", local_mailbox=nobody)
+    receiver = Receiver(
+        ingest,
+        Parser(),
+        room.clock,
+        room.ids,
+        hostname=HOSTNAME,
+        version="1",
+        local_mailbox=nobody,
+        tokens=reader(room.clock),
+    )
     local = Local(resolve, receiver.receive, room.clock, hostname=HOSTNAME, new_id=lambda group: "local:1")
     room.transports[RouteKind.LOCAL] = local
     domain = one.address.rpartition("@")[2]

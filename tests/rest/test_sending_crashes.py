@@ -240,17 +240,23 @@ async def test_suppressions(sender: Sender) -> None:
 
     sending = service(sender, suppressions=listed)
     request = SendRequest(
-        Operation.SEND, to=(Person("ANNA@example.com"), Person("bo@example.com")), subject="Hi", text="Hi."
+        Operation.SEND,
+        to=(Person("ANNA@example.com"), Person("bo@example.com")),
+        cc=(Person("anna+t01.0123abcd@example.com"),),  # with a thread token it is still her
+        subject="Hi",
+        text="Hi.",
     )
     foreseen = await sending.dry_run(sender.box, request)
     assert [(one.address, one.status, one.reason) for one in foreseen] == [
         (ANNA, "suppressed", "hard_bounce"),
         ("bo@example.com", "queued", None),
+        ("anna+t01.0123abcd@example.com", "suppressed", "hard_bounce"),
     ]
     done = await submitted(sender, sending, request)
     assert [(one["status"], one["policy"]) for one in done.message["deliveries"]] == [
         ("suppressed", None),
         ("queued", None),
+        ("suppressed", None),
     ]
     (row,) = await sender.rows("SELECT smtp_response FROM deliveries WHERE recipient = $1", ANNA)
     assert row["smtp_response"] == "policy: suppression (hard_bounce)"

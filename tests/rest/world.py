@@ -10,6 +10,7 @@ import httpx
 
 from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
@@ -20,6 +21,7 @@ from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
+from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
@@ -32,6 +34,7 @@ from postroom.servers.http.rest import shapes
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
+MASTER = b"m" * 32
 DOMAIN = "agents.example"
 TRACE = (
     b"Return-Path: <anna@example.com>\r\n"
@@ -185,6 +188,7 @@ def sending_of(
         "parser": parser,
         "acceptance": Acceptance(db, blobs, clock, ids, changed=lambda stored: None, wake=lambda: None),
         "sign": unsigned,
+        "mint": ThreadTokens(SigningKeys(db, MASTER, clock), clock).mint,
         "route": routed,
         "resource": shapes.message,
         **changes,

@@ -12,6 +12,8 @@ from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.events.catalogue import message_received
 from postroom.inbound.parsing import Parser
+from postroom.inbound.thread_tokens import TokenReader
+from postroom.mail.compose.reply import without_detail
 from postroom.mail.header import FIELD, unfold
 from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mail.srs import Hops, LoopError, check_arrival, hops
@@ -19,7 +21,9 @@ from postroom.mailbox.ingest import Failure, Ingest, IngestError
 from postroom.mailbox.models import (
     Content,
     Direction,
+    Filing,
     MailboxRef,
+    Mailpoint,
     NewMessage,
     RecipientKind,
     Refusal,
@@ -40,8 +44,8 @@ MAILBOX_FULL: Final = Reply(452, "4.2.2", "Mailbox full")
 
 
 class Target(Protocol):
-    """A recipient as the directory resolved it: the mailbox, its address without tag, and the aliases that led to it,
-    the one that was written to first.
+    """A recipient as the directory resolved it: the mailbox, its address without the detail, the detail, and the
+    aliases that led to it, the one that was written to first.
     """
 
     @property
@@ -56,6 +60,8 @@ class Target(Protocol):
     def base(self) -> str: ...
     @property
     def via(self) -> tuple[str, ...]: ...
+    @property
+    def detail(self) -> str: ...
 
 
 _HOP_FIELD: Final = b"x-postroom-hop"
@@ -98,6 +104,7 @@ class Receiver:
         hostname: str,
         version: str,
         local_mailbox: LocalMailbox,
+        tokens: TokenReader,
     ) -> None:
         self._ingest = ingest
         self._parser = parser
@@ -106,6 +113,7 @@ class Receiver:
         self._hostname = hostname
         self._version = version
         self._local_mailbox = local_mailbox
+        self._tokens = tokens
 
     async def receive(self, envelope: Envelope[T], raw: bytes, *, handling: Handling | None = None) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit."""
@@ -130,7 +138,11 @@ class Receiver:
         try:
             # The bytes go to the disk while the message is described.
             with self._ingest.begin((prefix, raw), list(_keys(named, ids).values())) as ticket:
-                copies = await self._copies(prefix, raw, named, ids, received_at, handling)
+                content = await self._parser.describe(prefix, raw, received_at)
+                if handling is not None:
+                    content = handling.apply(content)
+                filings = await self._filings(named, content.sender, envelope.mail_from)
+                copies = await self._copies(content, named, ids, received_at, filings, handling)
                 outcome = await ticket.commit(copies)
         except IngestError as error:
             log.warning("message_not_stored", connection_id=envelope.connection_id, reason=error.failure.value)
@@ -171,23 +183,48 @@ class Receiver:
         }
         return tuple(answers[target.tenant_id, target.mailbox_id] for _, target in recipients)
 
+    async def _filings(
+        self, named: Sequence[Target], sender: Mailpoint | None, mail_from: str
+    ) -> Mapping[int, Filing | None]:
+        """By mailbox, what thread tokens say: hardly any mail has a detail."""
+        detailed = [target for target in named if target.detail]
+        if not detailed:
+            return {}
+        author = (sender.address if sender is not None else "") or mail_from
+        return {
+            target.mailbox_id: await self._tokens.filing(
+                [one.detail for one in detailed if one.mailbox_id == target.mailbox_id],
+                target.identity_public_id,
+                target.mailbox_id,
+                author,
+            )
+            for target in {target.mailbox_id: target for target in detailed}.values()
+        }
+
     async def _copies(
         self,
-        prefix: bytes,
-        raw: bytes,
+        content: Content,
         named: Sequence[Target],
         ids: Mapping[int, str],
         received_at: datetime,
+        filings: Mapping[int, Filing | None],
         handling: Handling | None,
     ) -> tuple[NewMessage, ...]:
-        content = await self._parser.describe(prefix, raw, received_at)
-        if handling is not None:
-            content = handling.apply(content)
-        visible = {p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC)}
+        shown = (p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC))
+        visible = {without_detail(address) if "+" in address else address for address in shown}
         targets = _one_for_each_mailbox(named, visible)
         primaries = await self._primaries(content, targets)
         copies = (
-            self._copy(content, target, ids[target.mailbox_id], received_at, primaries, visible) for target in targets
+            self._copy(
+                content,
+                target,
+                ids[target.mailbox_id],
+                received_at,
+                primaries,
+                visible,
+                filing=filings.get(target.mailbox_id),
+            )
+            for target in targets
         )
         if handling is None:
             return tuple(copies)
@@ -202,6 +239,8 @@ class Receiver:
         received_at: datetime,
         primaries: dict[int, int | None],
         visible: set[str],
+        *,
+        filing: Filing | None,
     ) -> NewMessage:
         now = received_at
         primary = primaries[target.tenant_id]
@@ -221,6 +260,7 @@ class Receiver:
             is_bcc=visible.isdisjoint(_names(target)),
             is_primary_recipient=primary is None or primary == target.mailbox_id,
             announce=message_received,
+            filing=filing,
         )
 
     async def _primaries(self, content: Content, targets: Sequence[Target]) -> dict[int, int | None]:
@@ -229,7 +269,7 @@ class Receiver:
         known = {name: target for target in targets for name in _names(target)}
         header = [p.address for kind, p in content.recipients if kind is not RecipientKind.REPLY_TO]
         for address in header[:MAX_PRIMARY_LOOKUPS]:
-            target = known.get(address) or await self._local_mailbox(address)
+            target = known.get(without_detail(address)) or await self._local_mailbox(address)
             if target is not None and target.tenant_id in wanted and wanted[target.tenant_id] is None:
                 wanted[target.tenant_id] = target.mailbox_id
                 if None not in wanted.values():

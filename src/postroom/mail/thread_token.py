@@ -87,6 +87,11 @@ def looks_like_token(detail: str | None) -> bool:
     return detail is not None and detail.isascii() and _TOKEN.fullmatch(detail.lower()) is not None
 
 
+def kid_of(detail: str) -> str:
+    """The id of the key that a detail of the form of a token names."""
+    return detail[1].lower()
+
+
 def verify(detail: str | None, identity_id: str, ring: Mapping[str, ThreadKey], now: datetime) -> TokenCheck:
     """Check the detail of an envelope recipient of `identity_id`; `ring` is by kid. Never raises on the detail."""
     found = None if detail is None or not detail.isascii() else _TOKEN.fullmatch(detail.lower())

@@ -7,7 +7,7 @@ duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from postroom.mailbox.models import (
     Appended,
     Busy,
     Direction,
+    Filing,
     FolderKey,
     GroupOutcome,
     MailboxRef,
@@ -42,10 +43,13 @@ from postroom.mailbox.models import (
     Refused,
     Source,
 )
+from postroom.mailbox.rules import is_own
 
 MAX_REFERENCE_LOOKUPS: Final = 50
 MAX_UID: Final = 2**32 - 1
 _FACTS: Final = [name for name, _ in sql.NEW.columns].index("facts")
+
+_BY_HEADERS: Final = Filing()
 
 Group = Sequence[NewMessage]
 """One message for all its recipients: stored whole or not at all."""
@@ -148,6 +152,19 @@ class _Batch:
         for same_id in self.by_rfc_id.values():
             same_id.sort(key=lambda known: known.row_id or 0, reverse=True)
 
+    async def read_numbered(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
+        """The threads that are known by number; nothing is asked when there are none, as in nearly every batch."""
+        wanted = {
+            (m.mailbox.tenant_id, m.mailbox.mailbox_id, number)
+            for m in messages
+            if m.filing is not None
+            for number in (m.filing.joins, m.filing.begins)
+            if number is not None
+        }
+        if wanted:
+            for row in await conn.fetchval(sql.THREADS_BY_NUMBER, *zip(*sorted(wanted), strict=True)) or ():
+                self.threads.setdefault((row["mailbox_id"], row["seq"]), thread_of(row))
+
     async def read_crowds(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
         """Senders who are known to a thread though its list of participants had no room (inbound.md §28.10)."""
         senders = {m.content.sender.address for m in messages if m.content.sender}
@@ -208,30 +225,35 @@ class _Batch:
         return None
 
     def thread_for(self, m: NewMessage, box: Box) -> tuple[Thread, bool]:
-        """The thread `m` joins by its headers, else a new one; and whether a stranger joined it (C9)."""
-        content = m.content
-        for rfc_id in _candidates(m):
-            hits = self.by_rfc_id.get((m.mailbox.mailbox_id, rfc_id))
-            if hits:
-                thread = hits[0].thread
-                sender = content.sender.address if content.sender else ""
-                stranger = (
-                    m.direction is Direction.INBOUND
-                    and sender not in box.own
-                    and sender not in thread.beyond
-                    and all(p["address"] != sender for p in thread.participants)
-                )
-                return thread, stranger
+        """The thread that `m` belongs to: by its number, else by its headers, else a new one. And whether that is
+        unverified (inbound.md §28.4; C1, C9)."""
+        filing, key = m.filing or _BY_HEADERS, m.mailbox.mailbox_id
+        if filing.joins is not None and (thread := self.threads.get((key, filing.joins))) is not None:
+            stranger = _is_stranger(m, thread, box)
+            return thread, stranger and all(named is not thread for named in self._named_by_headers(m))
+        if filing.begins is None:
+            for thread in self._named_by_headers(m):
+                return thread, filing.is_suspect or _is_stranger(m, thread, box)
+        seq = filing.begins
+        if seq is None or (key, seq) in self.threads:  # no two threads have one number, whoever took it
+            seq = box.next_thread_seq
         thread = Thread(
-            seq=box.next_thread_seq,
+            seq=seq,
             public_id=m.thread_id,
-            subject=content.thread_subject,
+            subject=m.content.thread_subject,
             first_at=m.received_at,
             last_at=m.received_at,
         )
-        box.next_thread_seq += 1
-        self.threads[(m.mailbox.mailbox_id, thread.seq)] = thread
-        return thread, False
+        box.next_thread_seq = max(box.next_thread_seq, seq + 1)
+        self.threads[(key, seq)] = thread
+        return thread, filing.is_suspect
+
+    def _named_by_headers(self, m: NewMessage) -> Iterator[Thread]:
+        """The threads of messages that `m` names, best first."""
+        for rfc_id in _candidates(m):
+            hits = self.by_rfc_id.get((m.mailbox.mailbox_id, rfc_id))
+            if hits:
+                yield hits[0].thread
 
     def add(self, m: NewMessage) -> Appended:
         known = self.duplicate_of(m)
@@ -239,11 +261,11 @@ class _Batch:
             return Appended(known.public_id, m.mailbox, known.thread.public_id, FolderKey(0), 0, 0, 0, duplicate=True)
         box = self.boxes[m.mailbox.mailbox_id]
         folder = self.folders[(m.mailbox.mailbox_id, m.folder)]
-        thread, stranger = self.thread_for(m, box)
+        thread, unverified = self.thread_for(m, box)
         facts = list(m.content.facts)
         if m.is_bcc:
             facts.append("bcc")
-        if stranger:
+        if unverified:
             facts.append("thread_join_unverified")
         same_id = self.by_rfc_id.get((m.mailbox.mailbox_id, m.content.rfc_message_id), ())
         rivals = [other for other in same_id if other.source == Source.MX] if m.source is Source.MX else ()
@@ -370,6 +392,7 @@ async def append(
     missing = [[m.mailbox for m in group if m.mailbox.mailbox_id not in batch.boxes] for group in groups]
     messages = [m for group, absent in zip(groups, missing, strict=True) if not absent for m in group]
     if messages:
+        await batch.read_numbered(conn, messages)
         await batch.read_crowds(conn, messages)
     outcomes: list[GroupOutcome] = []
     for group, absent in zip(groups, missing, strict=True):
@@ -379,6 +402,17 @@ async def append(
         outcomes.append(batch.refusal(group) or tuple(batch.add(m) for m in group))
     await batch.write(conn)
     return outcomes
+
+
+def _is_stranger(m: NewMessage, thread: Thread, box: Box) -> bool:
+    """Whether somebody wrote it who is neither of the mailbox nor a participant of the thread."""
+    sender = m.content.sender.address if m.content.sender else ""
+    return (
+        m.direction is Direction.INBOUND
+        and not is_own(sender, box.own)
+        and sender not in thread.beyond
+        and all(p["address"] != sender for p in thread.participants)
+    )
 
 
 def _candidates(m: NewMessage) -> list[str]:

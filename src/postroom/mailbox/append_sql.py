@@ -31,6 +31,17 @@ SELECT boxes, folders, hits
 FROM ingest_read($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
 
+# Threads by their numbers, for messages of which more than headers is known.
+THREADS_BY_NUMBER: Final = """
+SELECT json_agg(n) FROM (
+  SELECT t.mailbox_id, t.seq, t.public_id AS thread_id, t.subject AS thread_subject, t.first_at, t.last_at,
+         t.last_inbound_at, t.last_outbound_at, t.message_count, t.unread_count, t.participants_json,
+         t.reply_from_address, t.archived
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS k (tenant_id, mailbox_id, seq)
+  JOIN threads t ON t.tenant_id = k.tenant_id AND t.mailbox_id = k.mailbox_id AND t.seq = k.seq
+) n
+"""
+
 # Which of the senders wrote one of the newest 1,000 messages of a thread whose list of participants is full.
 WROTE_BEFORE: Final = """
 SELECT k.mailbox_id, k.seq, k.sender FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])

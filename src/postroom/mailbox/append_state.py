@@ -18,6 +18,7 @@ from postroom.mailbox.models import (
     NewMessage,
     RecipientKind,
 )
+from postroom.mailbox.rules import is_own, without_token
 
 MAX_PARTICIPANTS: Final = 50
 
@@ -127,15 +128,16 @@ def join(thread: Thread, m: NewMessage, box: Box) -> None:
 
 def _add_participants(participants: list[dict[str, str]], seen: Iterable[Mailpoint], own: frozenset[str]) -> None:
     for person in seen:
-        if not person.address or person.address in own:
+        address = without_token(person.address)
+        if not address or is_own(address, own):
             continue
         for known in participants:
-            if known["address"] == person.address:
+            if known["address"] == address:
                 known["name"] = person.name[:78] or known["name"]
                 break
         else:
             if len(participants) < MAX_PARTICIPANTS:
-                participants.append({"address": person.address, "name": person.name[:78]})
+                participants.append({"address": address, "name": person.name[:78]})
 
 
 def message_row(

@@ -186,6 +186,20 @@ Announce = Callable[["NewMessage", Placed], tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
+class Filing:
+    """What is known of a message's thread beside its headers. Threads are named by their number in the mailbox.
+
+    `joins`: the thread that a valid token names, or that was written into; nothing when it is gone, for numbers are not
+    used again. `begins`: the number, taken by `threads.take_number`, of the thread that the message is the first of.
+    `is_suspect`: it came with a token that is none, or was not checked (inbound.md §28.4).
+    """
+
+    joins: int | None = None
+    begins: int | None = None
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NewMessage:
     """One copy of a message for one mailbox. Every id is fixed before the transaction (B15)."""
 
@@ -209,6 +223,8 @@ class NewMessage:
     announce: Announce | None = None
     status: str | None = None
     """`messages.status`; None: what the direction says."""
+    filing: Filing | None = None
+    """None: its headers alone say which thread it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,11 @@ class ThreadView:
     reply_from_address: str | None
     archived: bool
 
+    @property
+    def number(self) -> int:
+        """In its mailbox; only tokens show it to anybody."""
+        return self.key[1]
+
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:

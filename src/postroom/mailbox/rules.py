@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 from postroom.base.errors import PostroomError
+from postroom.mail.compose.reply import without_detail
+from postroom.mail.thread_token import looks_like_token
 from postroom.mailbox.models import FLAG_SEEN, MAX_FLAGS, SYSTEM_FLAGS
 
 INBOX: Final = "INBOX"
@@ -154,14 +156,29 @@ MAX_PARTICIPANTS: Final = 50
 MAX_PARTICIPANT_NAME: Final = 78
 
 
+def without_token(address: str) -> str:
+    """The address without a thread token, which says which thread, not who: with and without it, it is one person."""
+    if "+" not in address:
+        return address
+    local, _, domain = address.rpartition("@")
+    base, _, detail = local.partition("+")
+    return f"{base}@{domain}" if looks_like_token(detail) else address
+
+
+def is_own(address: str, own: frozenset[str]) -> bool:
+    """Whether an address is one of `own`, the mailbox's, with or without a detail: thread tokens are details (A2)."""
+    return address in own or ("+" in address and without_detail(address) in own)
+
+
 def participants(appearances: Iterable[tuple[str, str]], own: frozenset[str]) -> list[dict[str, str]]:
     """The first 50 people of a thread from (address, name) in order of appearance, without the mailbox's own addresses.
 
     The newest name that is not empty wins (inbound.md §28.10).
     """
     people: dict[str, str] = {}
-    for address, name in appearances:
-        if not address or address in own:
+    for written, name in appearances:
+        address = without_token(written)
+        if not address or is_own(address, own):
             continue
         if address in people:
             people[address] = name[:MAX_PARTICIPANT_NAME] or people[address]

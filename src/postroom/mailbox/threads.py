@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import asyncpg
+
 from postroom.base.errors import PostroomError
+from postroom.db.pool import Database
 from postroom.mailbox import rules
-from postroom.mailbox.models import FLAG_SEEN
+from postroom.mailbox.models import FLAG_SEEN, MailboxRef
 from postroom.mailbox.placing import PlacementRow
 from postroom.mailbox.rules import Flags
 from postroom.mailbox.writing import MailboxWrite
@@ -78,6 +81,32 @@ _THREAD: Final = (
 _MESSAGES: Final = "SELECT id FROM messages WHERE tenant_id = $1 AND mailbox_id = $2 AND thread_seq = $3 ORDER BY id"
 
 _ARCHIVE: Final = "UPDATE threads SET archived = $4 WHERE tenant_id = $1 AND mailbox_id = $2 AND seq = $3"
+
+
+# The wait for the row ends by itself; and the number need not be durable before the message that bears it, whose own
+# commit, later in the log, makes both so.
+_TAKE_SETTINGS: Final = "SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = off"
+_TAKE: Final = """
+UPDATE mailboxes SET next_thread_seq = next_thread_seq + 1 WHERE tenant_id = $1 AND id = $2 AND NOT erased
+RETURNING next_thread_seq - 1
+"""
+
+
+async def take_number(database: Database, ref: MailboxRef) -> int:
+    """A number for a thread that a message is about to begin, which has to be known while it is composed. Nobody else
+    gets it, and when the message is not stored after all, nobody ever does.
+
+    Raises `identity_not_found`, and `unavailable` when the mailbox is held by another for longer than 5 s.
+    """
+    try:
+        async with database.transaction() as conn:
+            await conn.execute(_TAKE_SETTINGS)
+            number: int | None = await conn.fetchval(_TAKE, ref.tenant_id, ref.mailbox_id)
+    except asyncpg.LockNotAvailableError as error:
+        raise PostroomError("unavailable", retry_after=1) from error
+    if number is None:
+        raise PostroomError("identity_not_found")
+    return number
 
 
 class UnreadCounts:

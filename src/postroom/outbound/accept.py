@@ -130,6 +130,7 @@ class Acceptance:
             folder=folder,
             flags=(FLAG_SEEN, *outgoing.labels),
             announce=_announcement(outgoing),
+            filing=outgoing.filing,
         )
 
     async def _write(self, outgoing: Outgoing, key: str) -> None:

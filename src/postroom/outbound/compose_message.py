@@ -70,8 +70,6 @@ class Job:
     unsubscribe_url: str | None
     blind: tuple[Mailpoint, ...]
     kind: SendKind
-    filed_under: str | None
-    """Id, as stored, of the message whose thread this one belongs to."""
     boundary: str
     limit: int
 
@@ -132,7 +130,7 @@ def write(job: Job, now: datetime) -> Written | Unwritable:
     except ComposeError as error:
         return Unwritable("invalid_request", _MEMBERS.get(error.field, error.field.lower()))
     content = describe(b"", octets, now)
-    return Written(octets, _filed(job, content), composed.eight_bit)
+    return Written(octets, _stored(job, content), composed.eight_bit)
 
 
 # Of what the composer complains, as members of a request.
@@ -147,14 +145,10 @@ _MEMBERS: Final = {
 }
 
 
-def _filed(job: Job, content: Content) -> Content:
-    """What is stored says more than the octets: the kind, who got blind copies, and which thread it belongs to."""
-    references = content.reference_ids
-    if job.filed_under is not None and content.in_reply_to != job.filed_under:
-        # The last one is looked for first.
-        references = (*(one for one in references if one != job.filed_under), job.filed_under)
+def _stored(job: Job, content: Content) -> Content:
+    """What is stored says more than the octets: the kind, and who got blind copies."""
     blind = tuple((RecipientKind.BCC, point) for point in job.blind)
-    return replace(content, kind=job.kind.value, recipients=(*content.recipients, *blind), reference_ids=references)
+    return replace(content, kind=job.kind.value, recipients=(*content.recipients, *blind))
 
 
 def _note(original: Original | None, html: str | None) -> Forwarded | None:
@@ -210,9 +204,10 @@ def job_for(
     *,
     message: str,
     raw: bytes | None,
+    reply_to: Address | None = None,
 ) -> Job:
     """The job of a decided request for the new message id `message`; `raw` is the message that is forwarded, when its
-    HTML or attachments are needed. Pure."""
+    HTML or attachments are needed; `reply_to` is where answers go if not to From. Pure."""
     identity, sender = facts.identity, decision.from_
     local, _, domain = sender.address.rpartition("@")
     parent = facts.target if facts.target is not None else facts.thread.parent if facts.thread is not None else None
@@ -227,6 +222,7 @@ def job_for(
         message_id=message_id(ulid, domain),
         to=_people(decision, RecipientField.TO),
         cc=_people(decision, RecipientField.CC),
+        reply_to=() if reply_to is None else (reply_to,),
         subject=_subject(request, parent),
         in_reply_to=in_reply_to if in_reply_to in references else None,  # it may be one that cannot be written
         references=references,
@@ -244,7 +240,6 @@ def job_for(
         unsubscribe_url=request.unsubscribe.url if marketing and request.unsubscribe else None,
         blind=tuple(Mailpoint(one.key, one.address.name) for one in _of(decision, RecipientField.BCC)),
         kind=request.kind,
-        filed_under=None if parent is None else parent.rfc_message_id,
         boundary=ulid,
         limit=rules.max_composed,
     )

@@ -17,6 +17,8 @@ from postroom.mail.compose.reply import without_detail
 from postroom.mail.srs import hops
 from postroom.mailbox.models import Direction, MailboxRef, Mailpoint
 from postroom.mailbox.queries import Include, MessageFilter, MessageQueries, MessageView
+from postroom.mailbox.rules import without_token
+from postroom.outbound.known import written_to
 from postroom.outbound.models import Operation, SendKind
 from postroom.outbound.request import SendRequest
 from postroom.smtp.address import Address, AddressSyntaxError, parse_path
@@ -35,11 +37,6 @@ Suppressions = Callable[[int, Sequence[str]], Awaitable[Mapping[str, str]]]
 _TENANT: Final = "SELECT status, mode FROM tenants WHERE id = $1"
 _DOMAINS: Final = """
 SELECT id, status FROM domains WHERE id = ANY ($2::bigint[]) AND (tenant_id = $1 OR tenant_id IS NULL)
-"""
-# Somebody the mailbox has written to and nothing kept it from (E2); what it received counts for nothing.
-_WRITTEN_TO: Final = """
-SELECT DISTINCT recipient FROM deliveries
-WHERE tenant_id = $1 AND mailbox_id = $2 AND recipient = ANY ($3::text[]) AND status <> 'suppressed'
 """
 _HOSTED: Final = """
 SELECT a.address FROM addresses a JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
@@ -77,6 +74,7 @@ class ThreadFacts:
     """The thread that a send goes into, as of now."""
 
     id: str
+    number: int
     reply_from: str | None
     """The address of ours that was last written to."""
     newest_id: str | None
@@ -129,13 +127,13 @@ class FactReader:
         thread_id = request.thread_id if target is None else target.thread_id
         thread = None if thread_id is None else await self.thread(identity, thread_id, request.kind)
         wanted = candidates(request, target)
-        suppressed = await self._suppressions(identity.tenant_id, wanted) if wanted else {}
+        suppressed = await self._suppressed(identity.tenant_id, wanted) if wanted else {}
         async with self._database.acquire() as conn:
             tenant = await conn.fetchrow(_TENANT, identity.tenant_id)
             if tenant is None:
                 raise PostroomError("identity_not_found")
             domains = await conn.fetch(_DOMAINS, identity.tenant_id, [item.domain_id for item in identity.addresses])
-            written = await conn.fetch(_WRITTEN_TO, ref.tenant_id, ref.mailbox_id, wanted)
+            written = await written_to(conn, ref, wanted)
             mode = Mode(tenant["mode"])
             bases = sorted({without_detail(key) for key in wanted} | set(wanted))
             hosted = await conn.fetch(_HOSTED, ref.tenant_id, bases) if mode is Mode.TEST else []
@@ -149,7 +147,7 @@ class FactReader:
             target_hop=hop,
             target_automated=automated,
             thread=thread,
-            written_to=frozenset(row["recipient"] for row in written),
+            written_to=written,
             hosted=frozenset(row["address"] for row in hosted),
             suppressed=suppressed,
         )
@@ -173,6 +171,7 @@ class FactReader:
             wrote = await conn.fetch(_WRITTEN_FROM, *where, retiring) if retiring else []
         return ThreadFacts(
             id=thread_id,
+            number=view.number,
             reply_from=view.reply_from_address,
             newest_id=newest[0].id if newest else None,
             newest_hop=hop,
@@ -180,6 +179,12 @@ class FactReader:
             automatic=int(automatic or 0),
             written_from=frozenset(row["address"] for row in wrote),
         )
+
+    async def _suppressed(self, tenant_id: int, addresses: Sequence[str]) -> Mapping[str, str]:
+        """With a thread token it is still the same person."""
+        found = await self._suppressions(tenant_id, list(dict.fromkeys((*addresses, *map(without_token, addresses)))))
+        reasons = {one: found.get(one) or found.get(without_token(one)) for one in addresses}
+        return {one: reason for one, reason in reasons.items() if reason is not None}
 
     async def _target(self, ref: MailboxRef, request: SendRequest, may_review: bool) -> MessageView | None:
         if request.message_id is None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from postroom.mailbox.models import Content, MailboxRef
+from postroom.mailbox.models import Content, Filing, MailboxRef
 
 
 class Operation(StrEnum):
@@ -120,7 +120,8 @@ class Outgoing:
     """A message to be accepted: everything decided, nothing stored. Ids are fixed beforehand (B15).
 
     `sent_copy` is what the Sent folder shows (of people with Bcc); `wire` what goes out, signed. `content` describes
-    the sent copy. `lock_thread`: the thread's send lock is taken over by this message until it leaves (C4).
+    the sent copy. `lock_thread`: the thread's send lock is taken over by this message until it leaves (C4). `filing`:
+    its thread, where its headers are not to decide.
     """
 
     id: str
@@ -144,6 +145,7 @@ class Outgoing:
     dsn_ret: str | None = None
     dsn_envid: str | None = None
     lock_thread: bool = False
+    filing: Filing | None = None
     ledger: LedgerEntry | None = None
 
 

@@ -101,6 +101,10 @@ class _Sent:
         return str(self.row["from_address"] or "")
 
     @property
+    def detail(self) -> str:
+        return ""
+
+    @property
     def via(self) -> tuple[str, ...]:
         return ()
 

@@ -16,6 +16,7 @@ from postroom.accounts.permissions import Permission
 from postroom.db.pool import Connection
 from postroom.directory.models import AddressStatus, IdentityKind, IdentityStatus
 from postroom.mailbox.models import Direction, MailboxRef
+from postroom.mailbox.rules import without_token
 
 HOUR: Final = timedelta(hours=1)
 
@@ -74,10 +75,6 @@ SELECT t.direction, t.kind, t.blob_key, t.raw_size, o.hop,
         WHERE automatic AND status NOT IN ('canceled', 'rejected', 'failed', 'suppressed')
           AND id > coalesce((SELECT max(id) FROM ours WHERE NOT automatic), 0)) AS automatic
 FROM target t LEFT JOIN outbound_messages o ON o.tenant_id = t.tenant_id AND o.message_id = t.id
-"""
-_WRITTEN_TO: Final = """
-SELECT DISTINCT recipient FROM deliveries
-WHERE tenant_id = $1 AND mailbox_id = $2 AND recipient = ANY ($3::text[]) AND status <> 'suppressed'
 """
 _WROTE_IT: Final = """
 SELECT DISTINCT from_address FROM messages
@@ -182,15 +179,13 @@ async def answered(conn: Connection, ref: MailboxRef, rfc_message_id: str) -> Ta
     )
 
 
-async def written_to(conn: Connection, ref: MailboxRef, addresses: Collection[str]) -> frozenset[str]:
-    """Those of the addresses that the mailbox has written to (outbound §5.5)."""
-    rows = await conn.fetch(_WRITTEN_TO, ref.tenant_id, ref.mailbox_id, list(addresses))
-    return frozenset(row["recipient"] for row in rows)
-
-
 async def wrote(
     conn: Connection, ref: MailboxRef, rfc_message_id: str, verdicts: Collection[str], addresses: Collection[str]
 ) -> frozenset[str]:
-    """Those of the addresses from which the mailbox received the message with that Message-ID."""
-    rows = await conn.fetch(_WROTE_IT, ref.tenant_id, ref.mailbox_id, rfc_message_id, list(verdicts), list(addresses))
-    return frozenset(row["from_address"] for row in rows)
+    """Those of the addresses whose owner wrote the message with that Message-ID, which the mailbox received."""
+    people = {address: without_token(address) for address in addresses}
+    rows = await conn.fetch(
+        _WROTE_IT, ref.tenant_id, ref.mailbox_id, rfc_message_id, list(verdicts), list(people.values())
+    )
+    authors = {row["from_address"] for row in rows}
+    return frozenset(address for address, one in people.items() if one in authors)

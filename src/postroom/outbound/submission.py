@@ -28,6 +28,7 @@ from postroom.mail.srs import MAX_HOP, LoopError, hop_field, next_hop
 from postroom.mailbox.models import Direction
 from postroom.outbound import senders
 from postroom.outbound.facts import HEADER_BYTES, nature
+from postroom.outbound.known import written_to
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
 from postroom.outbound.policy import ANSWERABLE_VERDICTS, HUMAN_KINDS, SIMULATOR, SendRules
 from postroom.outbound.senders import Sender
@@ -255,7 +256,7 @@ class Submission:
         if not sender.send_policy.get("require_known_recipient", True):
             return
         async with self._database.acquire() as conn:
-            unknown = wanted.keys() - await senders.written_to(conn, sender.mailbox, wanted.keys())
+            unknown = wanted.keys() - await written_to(conn, sender.mailbox, wanted.keys())
             if unknown and in_reply_to is not None:
                 unknown -= await senders.wrote(conn, sender.mailbox, in_reply_to, ANSWERABLE_VERDICTS, unknown)
         if unknown:

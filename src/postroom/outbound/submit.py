@@ -52,6 +52,7 @@ from postroom.outbound.models import (
     Status,
 )
 from postroom.outbound.policy import Case, Decision, SendRules
+from postroom.outbound.reply_to import Answers, Mint, ReplyTo
 from postroom.outbound.request import SendRequest
 from postroom.outbound.thread_lock import ThreadLocks
 
@@ -110,6 +111,7 @@ class _Prepared:
     facts: Facts
     decision: Decision
     written: Written
+    answers: Answers
 
 
 async def nothing_suppressed(tenant_id: int, addresses: Sequence[str]) -> Mapping[str, str]:
@@ -126,8 +128,8 @@ def same_domain(domain: str) -> str:
 class Sending:
     """The four operations and their dry runs. One per process.
 
-    `sign` and `route` are what dispatch knows of domains and destinations; `resource` is how the interfaces show a
-    message.
+    `sign` and `route` are what dispatch knows of domains and destinations, `mint` makes thread tokens; `resource` is
+    how the interfaces show a message.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class Sending:
         parser: Parser,
         acceptance: Acceptance,
         sign: Sign,
+        mint: Mint,
         route: Route,
         resource: Resource,
         rules: SendRules | None = None,
@@ -156,6 +159,7 @@ class Sending:
         self._parser = parser
         self._acceptance = acceptance
         self._sign = sign
+        self._reply_to = ReplyTo(database, mint)
         self._route = route
         self._resource = resource
         self._rules = rules or SendRules()
@@ -199,7 +203,7 @@ class Sending:
         """
         try:
             async with asyncio.timeout(SUBMIT_SECONDS):
-                prepared = await self._prepare(identity, request, self._ids.new("msg"), may_review)
+                prepared = await self._prepare(identity, request, self._ids.new("msg"), may_review, dry=True)
         except TimeoutError as error:
             raise PostroomError("timeout") from error
         found = prepared.decision.recipients
@@ -229,14 +233,16 @@ class Sending:
         except TimeoutError as error:
             raise PostroomError("timeout") from error
 
-    async def _prepare(self, identity: Identity, request: SendRequest, message_id: str, may_review: bool) -> _Prepared:
+    async def _prepare(
+        self, identity: Identity, request: SendRequest, message_id: str, may_review: bool, *, dry: bool = False
+    ) -> _Prepared:
         try:
             async with asyncio.timeout(FACTS_SECONDS):
                 facts = await self._facts.read(identity, request, self._clock.now(), may_review=may_review)
         except TimeoutError as error:
             raise PostroomError("unavailable") from error
         files, bad = await _decoded(request)
-        return await self._decided(facts, request, message_id, files, bad)
+        return await self._decided(facts, request, message_id, files, bad, dry=dry)
 
     async def _decided(
         self,
@@ -245,10 +251,15 @@ class Sending:
         message_id: str,
         files: Sequence[Attachment],
         bad: tuple[int, ...],
+        *,
+        dry: bool = False,
     ) -> _Prepared:
         decision = policy.decide(Case(request, facts, self._rules, bad, self._organisational_domain))
         raw = await self._original(request, facts.target)
-        job = job_for(request, facts, decision, files, self._rules, message=message_id, raw=raw)
+        answers = await self._reply_to.of(facts.identity, decision.from_, facts.thread, dry=dry)
+        job = job_for(
+            *(request, facts, decision, files, self._rules), message=message_id, raw=raw, reply_to=answers.reply_to
+        )
         size = sum(file.octets for file in files) + len(raw or b"")
         if job.is_quick:
             written = write(job, facts.now)
@@ -261,7 +272,7 @@ class Sending:
             if written.code == "invalid_request":
                 raise policy.invalid(written.path, "cannot be written in a message")
             raise PostroomError(written.code, details={"limit": self._rules.max_composed})
-        return _Prepared(facts, decision, written)
+        return _Prepared(facts, decision, written, answers)
 
     async def _original(self, request: SendRequest, target: MessageView | None) -> bytes | None:
         if target is None or not needs_original(request, target):
@@ -315,7 +326,9 @@ class Sending:
             hop=decision.hop,
             metadata=request.metadata,
             labels=tuple(sorted(set(request.labels))),
+            reply_to=None if prepared.answers.reply_to is None else prepared.answers.reply_to.address,
             lock_thread=attempt.thread_id is not None and not decision.is_suppressed,
+            filing=prepared.answers.filing,
         )
         answer = LedgerEntry(
             attempt.reservation.key_hash,
