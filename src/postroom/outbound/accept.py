@@ -34,7 +34,7 @@ from postroom.mailbox.models import (
     SpecialUse,
 )
 from postroom.outbound import store
-from postroom.outbound.models import Accepted, Outgoing, Status
+from postroom.outbound.models import Accepted, Operation, Outgoing, Status
 
 log = base_log.get("outbound")
 
@@ -135,7 +135,8 @@ class Acceptance:
 
     async def _write(self, outgoing: Outgoing, key: str) -> None:
         groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
-        if outgoing.sent_copy is outgoing.wire:
+        if outgoing.operation is Operation.REDIRECT and outgoing.sent_copy is outgoing.wire:
+            # Nothing is composed or signed: one object under both keys.
             groups = [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
         results = await put_durably(self._blobs, groups)
         if any(results):
