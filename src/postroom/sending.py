@@ -246,6 +246,7 @@ class MailOut:
             sign=self.keys.sign,
             changed=self._changed,
             wake=self.wake,
+            keep=timedelta(days=settings.queue.retention_days),
         )
         self._retries = RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts)
         self._dispatcher: Dispatcher | None = None

@@ -298,3 +298,16 @@ async def test_another_node(office: Any) -> None:
     await office.deliver(_mail(3))
     deaf.hinted(str(office.box.id), 1 << 40)
     assert await there.line() == b"* 2 EXISTS"
+
+
+@pytest.mark.covers("mail-server:C3")
+async def test_what_is_still_to_be_sent_is_not_expunged(office: Any) -> None:
+    await _fill(office, 2)
+    client = await office.client()
+    async with office.db.acquire() as conn:
+        await conn.execute("UPDATE messages SET direction = 'outbound', status = 'queued' WHERE subject = 'number 1'")
+    await client.ok(rb"STORE 1:2 +FLAGS.SILENT (\Deleted)")
+    for command in (b"EXPUNGE", b"UID EXPUNGE 1:2", b"EXPUNGE"):
+        lines = await client.ask(command)
+        assert lines[-1].startswith(b"NO [INUSE] ")
+    assert await client.ok(b"FETCH 1:* UID") == [b"* 1 FETCH (UID 1)"]

@@ -10,6 +10,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from postroom.base.clock import ManualClock
@@ -17,8 +18,12 @@ from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.inbound.describe import describe
 from postroom.mail.dsn import parse_dsn
+from postroom.mailbox import folders
+from postroom.mailbox.expunge import MessagesInUse
 from postroom.mailbox.ingest import Delivery, Failure, Ingest, IngestError
 from postroom.mailbox.models import GroupOutcome
+from postroom.mailbox.rules import FlagMode
+from postroom.mailbox.service import Mailboxes
 from postroom.outbound.bounces import QUEUE, BounceWriter, Elsewhere
 from postroom.outbound.models import NewRecipient, Operation, RecipientField, RouteKind
 from tests.mailbox.letters import check_mailbox
@@ -134,6 +139,27 @@ async def test_a_notice_in_the_senders_inbox(post: Post) -> None:
     kinds = [kind for kind, _ in await post.room.events()]
     assert kinds == ["message.sent", "message.bounced", "message.bounced", "message.received"]
     assert await post.writer.run_due() == 0
+
+
+@pytest.mark.covers("mail-server:C3", "mail-server:C7")
+async def test_what_its_sender_is_still_to_be_told_of_stays(post: Post) -> None:
+    room = post.room
+    message = await refused(post, "anna@example.com")
+    boxes = Mailboxes(room.db, room.blobs, room.clock, room.ids, lambda *_: None)
+    async with room.db.acquire() as conn:
+        (sent,) = [one for one in await folders.list_folders(conn, room.box.ref) if one.special_use == "sent"]
+        assert await conn.fetchval("SELECT status FROM messages WHERE public_id = $1", message) == "bounced"
+        with pytest.raises(asyncpg.RestrictViolationError):
+            await conn.execute("DELETE FROM messages WHERE public_id = $1", message)
+    await boxes.set_flags(room.box.ref, sent.id, [1], FlagMode.ADD, ["$deleted"])
+    with pytest.raises(MessagesInUse):
+        await boxes.expunge(room.box.ref, sent.id)
+    assert await post.writer.run_due() == 1
+    ((_, notice),) = await post.inbox()
+    assert notice["In-Reply-To"] == f"<{message}@agents.example>"
+    await boxes.expunge(room.box.ref, sent.id)
+    async with room.db.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM messages WHERE public_id = $1", message) == 0
 
 
 @pytest.mark.covers("mail-server:C7")

@@ -83,6 +83,22 @@ async def test_what_is_shown(room: MailRoom) -> None:
     assert (await queue.list(states=[QueueState.DELIVERING]))[0].recipient == "bob@example.org"
 
 
+@pytest.mark.covers("mail-server:C9")
+async def test_what_ended_long_ago_is_not_listed_any_more(room: MailRoom) -> None:
+    async with FakeMx(replies={"later@example.com": ["451 4.2.0 Later"]}) as mx:
+        room.net.add("example.com", mx)
+        await room.accept("anna@example.com", "later@example.com")
+        await room.dispatcher().run_due()
+    queue = queue_of(room)
+    assert [item.recipient for item in await queue.list()] == ["anna@example.com", "later@example.com"]
+    room.clock.advance(30 * 86_400 - 60)
+    assert len(await queue.list()) == 2
+    room.clock.advance(120)
+    (left,) = await queue.list()
+    assert left.recipient == "later@example.com"
+    assert await queue.list(states=[QueueState.DELIVERED]) == []
+
+
 @pytest.mark.covers("mail-server:C2", "mail-server:C3")
 async def test_cancel(room: MailRoom) -> None:
     message = await room.accept("anna@example.com", "bob@example.com")

@@ -162,9 +162,9 @@ def message_bounced(
     }
 
 
-def message_complained(message_id: str, recipient: str) -> tuple[str, dict[str, Any]]:
-    """`message.complained`: the recipient reported spam."""
-    return "message.complained", {"message_id": message_id, "recipient": recipient, "suppressed": True}
+def message_complained(message_id: str, recipient: str, *, suppressed: bool = False) -> tuple[str, dict[str, Any]]:
+    """`message.complained`: the recipient reported spam. `suppressed`: nothing is sent there any more."""
+    return "message.complained", {"message_id": message_id, "recipient": recipient, "suppressed": suppressed}
 
 
 def message_rejected(message_id: str, reason: str, detail: str | None) -> tuple[str, dict[str, Any]]:

@@ -21,7 +21,9 @@ from postroom.mailbox.writing import MailboxWrite
 _ROWS: Final = """
 SELECT p.folder_id, p.uid, p.modseq, p.size, p.internal_date, p.saved_at, p.flags, p.message_id, m.public_id,
        m.thread_seq, m.direction = 'inbound' AND m.status = 'received' AS counts,
-       m.status IN ('queued', 'deferred') AS leaves,
+       m.status IN ('queued', 'deferred') OR (m.direction = 'outbound' AND EXISTS (
+         SELECT FROM deliveries d JOIN bounce_tasks b ON b.tenant_id = d.tenant_id AND b.delivery_id = d.id
+         WHERE d.tenant_id = p.tenant_id AND d.message_id = p.message_id AND b.next_attempt_at IS NOT NULL)) AS leaves,
        (SELECT count(*) FROM placements o WHERE o.tenant_id = p.tenant_id AND o.message_id = p.message_id) AS copies
 FROM placements p
 JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id

@@ -24,6 +24,8 @@ from postroom.outbound.settling import Change, Settled, settle
 log = base_log.get("queue")
 
 MAX_LIST: Final = 1000
+KEEP: Final = timedelta(days=30)
+"""`queue.retention_days` by default."""
 PRUNE_BATCH: Final = 5000
 NOT_FOUND: Final = "not_found"
 BYTES_GONE: Final = "bytes_gone"
@@ -69,7 +71,8 @@ JOIN tenants t ON t.id = d.tenant_id
 """
 # All parts are constants of this module.
 _LIST: Final = f"""
-SELECT * FROM (SELECT {_COLUMNS} WHERE d.id > $2 AND ($5::bigint IS NULL OR d.tenant_id = $5)) q
+SELECT * FROM (SELECT {_COLUMNS} WHERE d.id > $2 AND ($5::bigint IS NULL OR d.tenant_id = $5)
+  AND (d.finished_at IS NULL OR d.finished_at > $6)) q
 WHERE $3::text[] IS NULL OR q.state = ANY ($3) ORDER BY q.id LIMIT $4
 """  # noqa: S608 - see above
 _ONE: Final = f"SELECT {_COLUMNS} WHERE d.id = $2"
@@ -167,7 +170,8 @@ class Done:
 
 class MailQueue:
     """Reads, and does what an operator may do. `changed` is told of mailboxes after the commit, `wake` that
-    something is due. Nothing here asks who the caller is.
+    something is due. What ended longer than `keep` ago is not listed any more (C9). Nothing here asks who the caller
+    is.
     """
 
     def __init__(
@@ -180,6 +184,7 @@ class MailQueue:
         sign: Sign,
         changed: Changed,
         wake: Callable[[], None],
+        keep: timedelta = KEEP,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -188,6 +193,7 @@ class MailQueue:
         self._sign = sign
         self._changed = changed
         self._wake = wake
+        self._keep = keep
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -201,8 +207,9 @@ class MailQueue:
     ) -> Sequence[QueueItem]:
         """Deliveries by id, those after `after`; of some states, of one tenant (its key)."""
         wanted = None if states is None else [state.value for state in states]
+        now = self._clock.now()
         async with self._database.acquire() as conn:
-            rows = await conn.fetch(_LIST, self._clock.now(), after, wanted, min(limit, MAX_LIST), tenant)
+            rows = await conn.fetch(_LIST, now, after, wanted, min(limit, MAX_LIST), tenant, now - self._keep)
         return [_item(row) for row in rows]
 
     async def get(self, delivery_id: int) -> tuple[QueueItem, Sequence[AttemptLog]] | None:

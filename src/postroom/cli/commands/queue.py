@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -178,6 +179,7 @@ def _mail_queue(core: Core) -> MailQueue:
         sign=keys.sign,
         changed=lambda ref, modseq: core.live.changed(ref.mailbox_id, modseq),
         wake=lambda: None,  # the servers look every few seconds
+        keep=timedelta(days=core.settings.queue.retention_days),
     )
 
 
