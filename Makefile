@@ -7,7 +7,7 @@ ARGS ?=
 ROUNDS ?= 5
 WORKERS ?= auto
 
-.PHONY: install demo test check format bench torture clean
+.PHONY: install demo test check format bench torture peers clean
 
 install: $(STAMP)
 
@@ -41,6 +41,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+peers:
+	sh scripts/peers.sh
 
 torture: $(STAMP)
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS) $(ARGS)

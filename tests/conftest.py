@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -97,13 +98,20 @@ def template_database(postgres_url: str) -> Iterator[str]:
     asyncio.run(_execute(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
-@pytest.fixture
-async def database_url(postgres_url: str, template_database: str) -> AsyncIterator[str]:
+@asynccontextmanager
+async def new_database(postgres_url: str, template_database: str) -> AsyncIterator[str]:
+    """URL of a database that goes again, for fixtures that live longer than a test."""
     name = f"postroom_test_{secrets.token_hex(6)}"
     # FILE_COPY would force two checkpoints for each database.
     await _execute(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template_database}" STRATEGY WAL_LOG')
     yield _with_database(postgres_url, name)
     await _execute(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+async def database_url(postgres_url: str, template_database: str) -> AsyncIterator[str]:
+    async with new_database(postgres_url, template_database) as url:
+        yield url
 
 
 @pytest.fixture
