@@ -358,7 +358,7 @@ _POLICY: Final = (
         422,
         "all_recipients_suppressed",
         "Every recipient is suppressed.",
-        "Remove the suppressed recipients, or lift suppressions that no longer apply.",
+        "Look at each recipient's reason: an agent writes to strangers only if its send_policy allows it; remove the others.",
     ),
     _no(
         422,
