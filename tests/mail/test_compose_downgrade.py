@@ -2,6 +2,7 @@
 
 import email
 import email.policy
+import pickle
 
 import pytest
 from hypothesis import given, settings
@@ -134,6 +135,8 @@ def test_what_has_no_seven_bit_form(raw: bytes, obstacle: Obstacle | None) -> No
     with pytest.raises(DowngradeError) as caught:
         downgrade_to_7bit(raw)
     assert caught.value.obstacle is obstacle
+    # It is raised in another process, too.
+    assert pickle.loads(pickle.dumps(caught.value)).obstacle is obstacle
 
 
 def test_signed_parts_stay_beside_others() -> None:

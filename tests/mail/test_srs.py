@@ -120,7 +120,16 @@ def test_too_long_for_a_local_part(sender: Address) -> None:
     assert caught.value.problem is SrsProblem.TOO_LONG
 
 
-@pytest.mark.parametrize("sender", [Address("", "", "example.org"), Address("", "a", ""), Address("", "a", "b=c")])
+@pytest.mark.parametrize(
+    "sender",
+    [
+        *(Address("", "", "example.org"), Address("", "a", ""), Address("", "a", "b=c")),
+        *(
+            Address("", f"SRS1=x={domain}==y", "b.example")
+            for domain in ("[192.0.2.1]", "a b", "a@b", ".", "a>", "\u00e9.b")
+        ),
+    ],
+)
 def test_no_senders(sender: Address) -> None:
     with pytest.raises(SrsError) as caught:
         OURS.rewrite(sender, NOW)

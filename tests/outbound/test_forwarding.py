@@ -468,3 +468,19 @@ async def test_an_operator_tries_again_what_failed(here: Crossroads) -> None:
         (received,) = there.delivered
         assert below_our_lines(received) == raw
     assert Operation(row["operation"]) is Operation.REDIRECT
+
+
+@pytest.mark.covers("mail-server:A6", "FR-TEN-3")
+async def test_what_was_taken_waits_while_its_tenant_is_suspended(here: Crossroads) -> None:
+    await here.alias(OUT, TARGET)
+    async with FakeMx() as mx:
+        here.net.add("target.example", mx)
+        assert (await here.send(LETTER, OUT, sender=ANN))[""][0] == 250
+        await here.office.execute("UPDATE tenants SET status = 'suspended', suspended_at = now()")
+        await here.work()
+        assert mx.delivered == []
+        assert [row["status"] for row in await here.relayed()] == ["queued"]
+        await here.office.execute("UPDATE tenants SET status = 'active', suspended_at = NULL")
+        here.office.clock.advance(3600)
+        await here.work()
+        assert [one.recipients for one in mx.delivered] == [[TARGET]]

@@ -519,6 +519,20 @@ async def test_a_report_of_an_earlier_time_does_not_end_what_an_operator_sends_a
 # -- what is gone, and what is no report ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "statement", ["UPDATE tenants SET status = 'erasing'", "UPDATE identities SET status = 'deleting'"]
+)
+async def test_nothing_is_stored_for_who_is_being_erased(post: Returning, statement: str) -> None:
+    async with FakeMx() as mx:
+        await post.send(mx)
+        (received,) = mx.delivered
+    await post.execute(statement)
+    for raw in (report(received, recipient("anna@example.com")), b"Subject: I am away\r\n\r\nx\r\n"):
+        assert (await post.bounce(received.sender, raw))[0] == 250
+    assert await post.inbox() == []
+    assert post.places[0].returns.dropped == {"gone": 2}
+
+
 @pytest.mark.covers("edge:D4", "mail-server:C7")
 @pytest.mark.parametrize(
     "statement",

@@ -164,3 +164,10 @@ def test_letters_that_only_look_like_ours() -> None:
             if char.lower() in odd and at >= 5:
                 with pytest.raises(SrsError):
                     reverse(f"{made[:at]}{odd[char.lower()]}{made[at + 1 :]}", KEYS, NOW)
+
+
+def test_a_tenant_has_one_spelling() -> None:
+    sender = rewrite("ann@example.com", DOMAIN, 7, KEYS, NOW)
+    for more in ("a", "aa", "A"):
+        with pytest.raises(SrsError):
+            reverse(f"{sender[:13]}{more}{sender[13:]}", KEYS, NOW)

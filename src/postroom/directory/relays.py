@@ -19,12 +19,13 @@ USERNAME: Final = "*relay*"
 MAX_KNOWN: Final = 10_000
 
 _GET: Final = "SELECT id, public_id FROM identities WHERE tenant_id = $1 AND kind = 'relay'"
-# Whoever comes second waits for the first one's transaction.
+# Whoever comes second waits for the first one's transaction. No index is named: the user name is taken at the same
+# moment, and its index may be the one that says so.
 _INSERT: Final = """
 INSERT INTO identities (tenant_id, public_id, kind, username, username_fold, display_name, is_system, created_at,
   updated_at)
 VALUES ($1, $2, 'relay', $3, $3, 'Relay', true, $4, $4)
-ON CONFLICT (tenant_id) WHERE kind = 'relay' DO NOTHING RETURNING id
+ON CONFLICT DO NOTHING RETURNING id
 """
 
 

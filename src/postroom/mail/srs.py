@@ -85,6 +85,9 @@ class Rewriter:
             raise SrsError(SrsProblem.MALFORMED)
         second = _SECOND.fullmatch(sender.local)
         if second is not None:
+            # Whoever wrote this may have put anything there, such as an address literal, and bounces would go to it.
+            if _DOMAIN.fullmatch(second[2]) is None:
+                raise SrsError(SrsProblem.MALFORMED)
             local = self._second(second[2].lower(), second[3])
         elif _FIRST.fullmatch(sender.local) is not None:
             local = self._second(sender.domain.lower(), sender.local[4:])

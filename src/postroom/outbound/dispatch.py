@@ -24,7 +24,7 @@ from postroom.db.pool import Database
 from postroom.mail.compose.downgrade import DowngradeError, Obstacle
 from postroom.outbound import claiming, rules, wire
 from postroom.outbound.claiming import Group, Room
-from postroom.outbound.models import RouteKind, Status
+from postroom.outbound.models import Operation, RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
 from postroom.outbound.return_paths import own_sender
 from postroom.outbound.rules import Decided
@@ -411,8 +411,10 @@ def _all(group: Group, outcome: Outcome | Decided) -> tuple[Report, ...]:
 
 
 def _stopped(group: Group) -> tuple[Report, ...]:
-    """Identity or tenant send nothing now (§10 step 1): what none of was sent is canceled, the rest waits."""
-    waits = group.letter.was_sent or any(one.status is not Status.QUEUED for one in group.recipients)
+    """Identity or tenant send nothing now (§10 step 1): what none of was sent is canceled, the rest waits. So does what
+    is passed on: it was taken from somebody else, who would not learn that it was let go (FR-TEN-3)."""
+    is_others = group.letter.operation is Operation.REDIRECT
+    waits = is_others or group.letter.was_sent or any(one.status is not Status.QUEUED for one in group.recipients)
     return _all(group, paused("Sending is stopped for the sender") if waits else Decided(Status.CANCELED))
 
 

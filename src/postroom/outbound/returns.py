@@ -57,7 +57,8 @@ SELECT d.message_id, d.mailbox_id, d.domain, d.route, m.public_id, m.rfc_message
 FROM deliveries d
 JOIN messages m ON m.tenant_id = d.tenant_id AND m.id = d.message_id
 JOIN mailboxes b ON b.tenant_id = d.tenant_id AND b.id = d.mailbox_id AND NOT b.erased
-JOIN identities i ON i.tenant_id = d.tenant_id AND i.id = d.mailbox_id
+JOIN identities i ON i.tenant_id = d.tenant_id AND i.id = d.mailbox_id AND i.status NOT IN ('deleting', 'deleted')
+JOIN tenants t ON t.id = d.tenant_id AND t.status NOT IN ('erasing', 'erased')
 WHERE d.tenant_id = $1 AND d.id = $2
 """
 _GROUP: Final = """

@@ -103,7 +103,9 @@ def _number(key: int) -> str:
 
 
 def _key(digits: str) -> int | None:
-    """The number, None beyond those of rows."""
+    """The number, None beyond those of rows, and for a spelling that is not the one of `_number`."""
+    if digits != "a" and digits.startswith("a"):
+        return None
     key = 0
     for digit in digits:
         key = key * len(_DIGITS) + _DIGITS.index(digit)

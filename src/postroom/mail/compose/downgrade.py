@@ -41,7 +41,8 @@ class DowngradeError(ValueError):
     """The message has no 7-bit form: for such a peer a permanent failure, `5.6.3` (RFC 3463 §3.7)."""
 
     def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.value)
+        # The argument itself: by that it is made anew when it comes from another process.
+        super().__init__(obstacle)
         self.obstacle = obstacle
 
 
