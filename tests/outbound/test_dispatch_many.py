@@ -21,8 +21,9 @@ from postroom.outbound import claiming
 from postroom.outbound.claiming import Group, Room
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
 from postroom.outbound.models import RouteKind, Status
-from postroom.outbound.outcomes import Outcomes, Report, Result
+from postroom.outbound.outcomes import PARALLEL, Outcomes, Report, Result
 from postroom.outbound.rules import Decided
+from postroom.outbound.transports.base import local_trouble
 from postroom.smtp.outcome import DeliveryStatus, Outcome, Verdict
 from tests.mailbox.letters import Box, check_mailbox, make_boxes
 from tests.outbound.fake_mx import SILENCE, FakeMx, servers
@@ -484,3 +485,81 @@ async def test_results_of_a_mailbox_that_is_gone_do_not_keep_the_others(room: Ma
         await conn.execute("UPDATE mailboxes SET erased = true WHERE id = $1", boxes[1].ref.mailbox_id)
     await asyncio.wait_for(asyncio.gather(*(room.outcomes.record(result) for result in results)), 10)
     assert Counter([await room.status(message) for message in messages]) == {"delivered": 4, "queued": 2}
+
+
+@pytest.mark.covers("mail-server:C3")
+@pytest.mark.parametrize("is_late_last", [True, False])
+async def test_two_results_of_one_delivery_at_once(room: MailRoom, is_late_last: bool) -> None:
+    message = await room.accept("anna@example.com")
+    await room.accept("bert@example.com")
+    async with room.db.acquire() as conn:
+        lost, other = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}, 10))
+        await claiming.extend(conn, [other], until=room.clock.now() + 10 * claiming.LEASE)
+        room.clock.advance(90)
+        (held,) = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}, 10))
+    assert lost.ids == held.ids
+    taken = Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "Ok")
+    late = Result(lost, (Report(lost.ids[0], local_trouble(), "mx.example"),), "direct")
+    ours = Result(held, (Report(held.ids[0], taken, "mx.example"),), "direct", "direct:1")
+    # The first goes alone, the others together.
+    first = Result(other, (Report(other.ids[0], taken, "mx.example"),), "direct", "direct:2")
+    results = [first, ours, late] if is_late_last else [first, late, ours]
+    await asyncio.gather(*(room.outcomes.record(result) for result in results))
+    assert await room.status(message) == "delivered"
+
+
+async def test_a_delivery_that_somebody_holds_delays_its_own_mailbox_only(room: MailRoom) -> None:
+    _, messages, results = await boxes_with_mail(room, 1)
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with room.db.transaction() as conn:
+            await conn.execute("SELECT FROM deliveries WHERE id = $1 FOR UPDATE", results[0].group.ids[0])
+            begun.set()
+            await done.wait()
+
+    holding = asyncio.create_task(hold())
+    await begun.wait()
+    work = [asyncio.create_task(room.outcomes.record(result)) for result in results]
+    await asyncio.wait_for(asyncio.gather(*work[1:]), 10)
+    assert not work[0].done()
+    done.set()
+    await asyncio.gather(holding, work[0])
+    assert {await room.status(message) for message in messages} == {"delivered"}
+
+
+@pytest.mark.covers("mail-server:C3")
+async def test_what_is_known_when_the_time_is_up_is_written(room: MailRoom) -> None:
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        message = await room.accept("anna@example.com")
+        dispatcher = room.dispatcher()
+        async with locked(room, room.box.ref):
+            worker = asyncio.create_task(dispatcher.run())
+            await until(lambda: bool(mx.delivered))
+            draining = asyncio.create_task(dispatcher.drain(0))
+            await asyncio.sleep(0.3)
+            assert not draining.done()
+        await asyncio.wait_for(draining, 10)
+        await asyncio.wait_for(worker, 10)
+    assert await room.status(message) == "delivered"
+
+
+@pytest.mark.covers("decisions:D24")
+async def test_mailboxes_that_are_held_for_long_leave_their_places(room: MailRoom) -> None:
+    boxes = [room.box, *await make_boxes(room.db, room.ids, room.clock, PARALLEL)]
+    for box in boxes:
+        await room.accept("a@d.example", mailbox=box.ref, tenant_id=box.tenant_id, identity_id=box.identity_id)
+    async with room.db.acquire() as conn:
+        groups = await claiming.claim(conn, now=room.clock.now(), room=Room(100, {}, 100))
+    taken = Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "Ok")
+    results = {group.letter.ref: Result(group, (Report(group.ids[0], taken, "mx.example"),)) for group in groups}
+    async with contextlib.AsyncExitStack() as held:
+        for box in boxes[:-1]:
+            await held.enter_async_context(locked(room, box.ref))
+        async with locked(room, boxes[-1].ref):
+            work = [asyncio.create_task(room.outcomes.record(results[box.ref])) for box in boxes]
+            await asyncio.sleep(0.3)
+        await asyncio.wait_for(work[-1], 15)
+        assert not any(task.done() for task in work[:-1])
+    await asyncio.wait_for(asyncio.gather(*work), 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
+from postroom.db.pool import Connection
 from postroom.outbound import claiming
 from postroom.outbound.claiming import Room
 from postroom.outbound.models import RouteKind
@@ -35,6 +37,10 @@ async def room(db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Pat
 
 async def signed(raw: bytes, domain: str) -> bytes:
     return f"X-Signed: {domain}\r\n".encode() + raw
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def queue_of(room: MailRoom) -> MailQueue:
@@ -248,3 +254,46 @@ async def test_routes() -> None:
     with pytest.raises(PostroomError) as refused:
         await to("a@example.com", relayed, Mode.TEST)
     assert refused.value.code == "test_mode_recipient"
+
+
+@pytest.mark.covers("mail-server:C2")
+async def test_a_retry_that_is_refused_leaves_no_bytes(room: MailRoom, tmp_path: Path) -> None:
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        await room.accept("anna@example.com")
+        await room.dispatcher().run_due()
+    queue = queue_of(room)
+    (item,) = await queue.list()
+    before = files(tmp_path)
+    assert [done.refused for done in await queue.act(Action.RETRY, [item.id] * 3)] == ["sent"] * 3
+    assert files(tmp_path) == before
+
+
+@pytest.mark.covers("mail-server:C2")
+async def test_a_retry_while_the_last_other_recipient_is_reached(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeMx(replies={"gone@example.com": ["550 5.1.1 No", "250 Ok"]}) as mx:
+        room.net.add("example.com", mx)
+        down = room.net.add("later.example", None)
+        message = await room.accept("gone@example.com", "bob@later.example")
+        await room.dispatcher().run_due()
+        async with room.db.acquire() as conn:
+            await conn.execute("UPDATE bounce_tasks SET next_attempt_at = NULL")  # the notice is written
+        assert await room.wire_key(message) is not None
+        room.net.ports[down] = mx.port
+        queue, lock = queue_of(room), Database.transaction
+
+        @contextlib.asynccontextmanager
+        async def late(database: Database) -> AsyncIterator[Connection]:
+            monkeypatch.setattr(Database, "transaction", lock)
+            room.clock.advance(7200)
+            await room.dispatcher().run_due()
+            async with database.transaction() as conn:
+                yield conn
+
+        monkeypatch.setattr(Database, "transaction", late)
+        (first, _) = [item.id for item in await queue.list()]
+        assert [done.refused for done in await queue.act(Action.RETRY, [first])] == [None]
+        await room.dispatcher().run_due()
+    assert await room.deliveries(message) == {"gone@example.com": "delivered", "bob@later.example": "delivered"}

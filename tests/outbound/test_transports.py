@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -455,3 +456,64 @@ async def test_unknown_outcomes_may_be_tried_again_if_the_operator_says_so(room:
         sent = await room.accept("anna@example.com")
         await room.dispatcher().run_due()
     assert (await room.status(submitted), await room.status(sent)) == ("deferred", "uncertain")
+
+
+@pytest.mark.covers("outbound:9.1")
+async def test_a_fault_in_the_second_transaction_is_not_one_of_the_first(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = 0
+    start = room.outcomes.start
+
+    async def once(*arguments: Any) -> bool:
+        nonlocal begun
+        begun += 1
+        if begun > 1:
+            raise ConnectionResetError
+        return await start(*arguments)
+
+    monkeypatch.setattr(room.outcomes, "start", once)
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        message = await room.accept(*(f"r{n}@example.com" for n in range(120)))
+        await room.dispatcher().run_due()
+        statuses = list((await room.deliveries(message)).values())
+        assert (statuses.count("delivered"), statuses.count("deferred")) == (100, 20)
+        assert [len(one.recipients) for one in mx.delivered] == [100]
+
+
+@pytest.mark.covers("outbound:9.1")
+async def test_a_peer_that_stops_reading_has_not_got_the_message(
+    db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Path
+) -> None:
+    short = replace(SOON, final=1.0, block=1.0)
+    room = await MailRoom.open(db, clock, ids, tmp_path, timeouts=short)
+    connect = room.net.connect
+
+    async def narrow(*arguments: Any) -> Any:
+        transport = await connect(*arguments)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+        return transport
+
+    room.transports[RouteKind.DIRECT]._connect = narrow  # type: ignore[attr-defined] # the test's way in
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mx.example\r\n")
+        while line := await reader.readline():
+            writer.write(b"354 Go on\r\n" if line == b"DATA\r\n" else b"250 Ok\r\n")
+            if line == b"DATA\r\n":
+                writer.transport.pause_reading()  # type: ignore[attr-defined] # it is a socket's
+                await asyncio.sleep(4)
+                writer.transport.abort()
+                return
+
+    server = await asyncio.start_server(speak, sock=listening)
+    room.net.ports[room.net.add("example.com", None)] = listening.getsockname()[1]
+    head = b"From: Box <box@agents.example>\r\nTo: anna@example.com\r\nMessage-ID: <big@agents.example>\r\n\r\n"
+    message = await room.accept("anna@example.com", raw=head + (b"x" * 70 + b"\r\n") * 3000)
+    await room.dispatcher().run_due()
+    assert await room.deliveries(message) == {"anna@example.com": "deferred"}
+    server.close()
+    await room.close()

@@ -198,12 +198,9 @@ class BounceWriter:
         """The tasks are done; with the last of a message its bytes go, if nothing else needs them."""
         tenant = claims[0].key[0]
         async with self._database.transaction() as conn:
+            # First, and by itself: an operator who holds it makes a delivery wait that the next look has to see.
+            messages = await conn.fetch(sql.LOCK_WIRES, tenant, [claim.key[1] for claim in claims])
             await QUEUE.finish(conn, claims)
-            messages = await conn.fetch(
-                "SELECT DISTINCT message_id FROM deliveries WHERE tenant_id = $1 AND id = ANY ($2::bigint[])",
-                tenant,
-                [claim.key[1] for claim in claims],
-            )
             rows = await conn.fetch(sql.FORGET_WIRES, tenant, [row["message_id"] for row in messages])
         try:
             await self._blobs.delete([row["wire_key"] for row in rows], durably=False)

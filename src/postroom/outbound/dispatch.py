@@ -48,6 +48,8 @@ RETRY_SECONDS: Final = 1.0
 READ_AHEAD_BYTES: Final = 64 * 1024
 """Messages up to this size are read while it is recorded that they go out."""
 MAX_REMEMBERED: Final = 10_000
+RECORD_SECONDS: Final = 2.0
+"""Given to what is known by then to be written, when the time of everything else is up."""
 
 Sign = Callable[[bytes, str], Awaitable[bytes]]
 """Signs a message for a From domain; what is not ours to sign comes back as it is."""
@@ -118,6 +120,7 @@ class Dispatcher:
         self._remembered: OrderedDict[str, _Lane] = OrderedDict()
         self._held: dict[object, Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._records: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stopping = False
         self._fault: BaseException | None = None
@@ -189,10 +192,11 @@ class Dispatcher:
         for transport in self._transports.values():
             await transport.close()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
@@ -206,6 +210,12 @@ class Dispatcher:
             self._wake.set()
 
     async def _stop_tasks(self) -> None:
+        """Attempts at once; what is known of others is written first."""
+        for task in self._tasks - self._records:
+            task.cancel()
+        await asyncio.gather(*(self._tasks - self._records), return_exceptions=True)
+        if self._records:
+            await asyncio.wait(set(self._records), timeout=RECORD_SECONDS)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -330,7 +340,9 @@ class Dispatcher:
             return
         result = replace(result, duration_ms=int(1000 * (self._clock.monotonic() - began)))
         # The next message need not wait for the commit; the claim is held until then.
-        self._spawn(self._record(result))
+        task = self._spawn(self._record(result))
+        self._records.add(task)
+        task.add_done_callback(self._records.discard)
 
     async def _record(self, result: Result) -> None:
         group = result.group

@@ -131,6 +131,13 @@ ON CONFLICT (tenant_id, delivery_id, action) DO UPDATE
 WHERE b.next_attempt_at IS NULL AND b.parked_at IS NULL AND b.action <> 'delayed'
 """
 
+# Tenant, deliveries.
+LOCK_WIRES: Final = """
+SELECT o.message_id FROM outbound_messages o WHERE o.tenant_id = $1
+  AND o.message_id IN (SELECT d.message_id FROM deliveries d WHERE d.tenant_id = $1 AND d.id = ANY ($2::bigint[]))
+ORDER BY o.message_id FOR NO KEY UPDATE
+"""
+
 # The bytes that go out are kept while something waits to be sent, or a notice that quotes them to be written.
 FORGET_WIRES: Final = """
 UPDATE outbound_messages o SET wire_key = NULL

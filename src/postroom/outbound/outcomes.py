@@ -145,11 +145,13 @@ class Outcomes:
         Tries as long as it takes while the database is away. Raises what is wrong with the data: then the claim lapses
         by itself.
         """
-        if await self._results.add(None, result):
-            return
-        error = await self._alone.add(result.group.letter.ref, result)
-        if error is not None:
-            raise error
+        while not await self._results.add(None, result):
+            error = await self._alone.add(result.group.letter.ref, result)
+            if error is None:
+                return
+            if not db_errors.is_lock_timeout(error):
+                raise error
+            # Others whose mailbox is held have their turn.
 
     async def _flush(self, _: None, results: Sequence[Result]) -> list[bool]:
         """Write those whose mailbox nobody holds; which were written. None, when one of them cannot be."""
@@ -175,6 +177,9 @@ class Outcomes:
             # The mailbox is gone, and its deliveries with it.
             log.warning("outcome_of_no_mailbox", count=len(results))
         except Exception as error:  # noqa: BLE001 - each result is answered, the sound ones by being stored
+            if db_errors.is_lock_timeout(error):
+                log.warning("outcome_delayed", error=type(error).__name__, count=len(results))
+                return [error] * len(results)
             if len(results) == 1:
                 log.error("outcome_not_recorded", error=type(error).__name__, message_id=results[0].group.letter.id)
                 return [error]
@@ -185,13 +190,14 @@ class Outcomes:
         return [None] * len(results)
 
     async def _store(self, begin: Begin, results: Sequence[Result]) -> Collection[MailboxRef]:
-        """The mailboxes that were written. Tries as long as the database is away."""
+        """The mailboxes that were written. Tries as long as the database is away; a lock that cannot be had is for the
+        caller."""
         pause = FIRST_PAUSE
         while True:
             try:
                 return await self._transact(begin, results)
             except Exception as error:
-                if not db_errors.is_transient(error):
+                if not db_errors.is_transient(error) or db_errors.is_lock_timeout(error):
                     raise
                 log.warning("outcome_delayed", error=type(error).__name__, count=len(results))
             await asyncio.sleep(pause)
@@ -233,7 +239,11 @@ class Outcomes:
     async def _changes(
         self, conn: Connection, writes: Mapping[MailboxRef, MailboxWrite], results: Sequence[Result]
     ) -> list[Change]:
-        reports = {report.id: (report, result) for result in results for report in result.reports}
+        # Of one delivery there are two when a claim was lost meanwhile and its worker ends after all.
+        reports: dict[int, list[tuple[Report, Result]]] = {}
+        for result in results:
+            for report in result.reports:
+                reports.setdefault(report.id, []).append((report, result))
         keys = [
             (result.group.letter.ref.tenant_id, result.group.letter.ref.mailbox_id, report.id)
             for result in results
@@ -242,7 +252,8 @@ class Outcomes:
         changes, ignored = [], []
         for row in await conn.fetch(sql.LOCK, *zip(*keys, strict=True)):
             write = writes[MailboxRef(row["tenant_id"], row["mailbox_id"])]
-            report, result = reports[row["id"]]
+            told = reports[row["id"]]
+            report, result = next((one for one in told if one[1].group.token == row["claim_token"]), told[-1])
             current = Status(row["status"])
             if row["claim_token"] != result.group.token:
                 change = self._late(write, row, report, result, current)

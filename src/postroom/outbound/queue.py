@@ -99,13 +99,16 @@ JOIN identities i ON i.tenant_id = d.tenant_id AND i.id = d.mailbox_id
 WHERE d.id = $1
 """
 _HOLD: Final = "UPDATE deliveries SET held_by_operator = $3 WHERE tenant_id = $1 AND id = $2"
+_LOCK_WIRE: Final = """
+SELECT wire_key FROM outbound_messages WHERE tenant_id = $1 AND message_id = $2 FOR NO KEY UPDATE
+"""
 _AT_ONCE: Final = """
 UPDATE deliveries SET next_attempt_at = $3, parked_at = NULL, attempts = 0, last_error = NULL
 WHERE tenant_id = $1 AND id = $2
 """
 _WIRE: Final = """
 UPDATE outbound_messages SET wire_key = $3, wire_size = $4
-WHERE tenant_id = $1 AND message_id = $2 AND wire_key IS NULL
+WHERE tenant_id = $1 AND message_id = $2
 """
 # Attempts of what ended long ago; what became of each recipient stays with the message (C9).
 _PRUNE: Final = """
@@ -166,6 +169,10 @@ class Done:
 
     id: int
     refused: str | None = None
+
+
+class _WireGone(Exception):
+    """The bytes that go out went since they were looked for."""
 
 
 class MailQueue:
@@ -238,6 +245,14 @@ class MailQueue:
         return answers
 
     async def _act(self, action: Action, delivery_id: int) -> str | None:
+        while True:
+            try:
+                return await self._try(action, delivery_id)
+            except _WireGone:
+                continue
+
+    async def _try(self, action: Action, delivery_id: int) -> str | None:
+        """Raises _WireGone, having done nothing."""
         async with self._database.acquire() as conn:
             owner = await conn.fetchrow(_OWNER, delivery_id)
         if owner is None:
@@ -254,10 +269,10 @@ class MailQueue:
                 write = await begin_write(conn, ref, self._clock.now())
                 settled = await self._apply(write, action, delivery_id, owner, rebuilt)
                 changed = await write.finish()
-        except NotAllowed as refused:
-            return str(refused.args[0])
-        except PostroomError:
-            return NOT_FOUND
+        except (NotAllowed, PostroomError) as refused:
+            if rebuilt is not None:
+                await self._forget(rebuilt[:1])
+            return str(refused.args[0]) if isinstance(refused, NotAllowed) else NOT_FOUND
         if changed:
             self._changed(ref, write.modseq)
         if settled.wires:
@@ -268,11 +283,12 @@ class MailQueue:
     async def _apply(
         self, write: MailboxWrite, action: Action, delivery_id: int, owner: Any, rebuilt: tuple[str, int] | None
     ) -> Settled:
-        """Inside the transaction. Raises NotAllowed."""
+        """Inside the transaction. Raises NotAllowed, _WireGone."""
         tenant = write.ref.tenant_id
         row = await write.conn.fetchrow(outcome_sql.LOCK, [tenant], [write.ref.mailbox_id], [delivery_id])
         if row is None:
             raise NotAllowed(NOT_FOUND)
+        unused: Sequence[str] = rebuilt[:1] if rebuilt is not None else ()
         status = Status(row["status"])
         claimed = row["lease_until"] is not None and row["lease_until"] > write.now
         rules.check_action(
@@ -285,11 +301,17 @@ class MailQueue:
             return Settled()
         if status.is_waiting:
             await write.conn.execute(_AT_ONCE, tenant, delivery_id, write.now)
-            return Settled()
-        if rebuilt is not None:
+            return Settled(list(unused))
+        # Whoever ends the message's last other delivery, or writes its last notice, lets go of the bytes.
+        if await write.conn.fetchval(_LOCK_WIRE, tenant, row["message_id"]) is None:
+            if rebuilt is None:
+                raise _WireGone
             await write.conn.execute(_WIRE, tenant, row["message_id"], *rebuilt)
+            unused = ()
         again = Decided(Status.QUEUED, next_at=write.now, counts=False)
-        return await settle([Change(write, row, again, restart=True)], self._ids)
+        settled = await settle([Change(write, row, again, restart=True)], self._ids)
+        settled.wires += unused
+        return settled
 
     async def _rebuild(self, owner: Any) -> tuple[str, int]:
         """Make the bytes anew that went when nothing was to be sent any more: the sent copy without its blind

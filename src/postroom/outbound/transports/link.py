@@ -37,6 +37,9 @@ Connect = Callable[
 BLOCK_SECONDS: Final = 180.0
 """How long a peer may take to accept a part of the message (RFC 5321 §4.5.3.2.5)."""
 QUIT_SECONDS: Final = 2.0
+LAST_BYTES: Final = 16 * 1024
+"""So much of the message may go out with its end. More has to be on its way before: of a peer that stops reading it is
+known then that it did not get all."""
 ATTEMPT_SECONDS: Final = 840.0
 RELAY_ATTEMPT_SECONDS: Final = 240.0
 
@@ -265,15 +268,23 @@ class Link(asyncio.Protocol):
     async def _send_body(self, pieces: AsyncIterator[bytes], deadline: float) -> None:
         session = self.session
         async for piece in pieces:
-            # The last piece goes with the end of the message: the peer is woken once for what is small.
-            self._flush()
-            await self._drained(deadline)
+            await self._push(deadline)
             if not session.wants_body:
                 return
             session.send_body(piece)
+        # What is small goes with the end of the message: the peer is woken once.
+        if session.output_size > LAST_BYTES:
+            await self._push(deadline)
+        if self._transport is None or self._transport.is_closing():
+            # It would never leave; `connection_lost` is still to come.
+            session.fail(Fault.CONNECTION_LOST)
         if session.wants_body:
             session.end_body()
             self._flush()
+
+    async def _push(self, deadline: float) -> None:
+        self._flush()
+        await self._drained(deadline)
 
     async def _drained(self, deadline: float) -> None:
         if self._writable.is_set():

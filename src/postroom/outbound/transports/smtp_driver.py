@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from postroom.base import log as base_log
 from postroom.blobs.store import BlobMissing, StorageError
 from postroom.mail.compose.downgrade import DowngradeError
 from postroom.outbound.claiming import Claimed, Letter
 from postroom.outbound.outcomes import Report
-from postroom.outbound.transports.base import Parcel, local_trouble
+from postroom.outbound.transports.base import Parcel, local_trouble, unknown
 from postroom.outbound.transports.link import Link
 from postroom.smtp.address import Address, AddressSyntaxError, parse_path
 from postroom.smtp.client_events import BodyWanted, MailRequest, RecipientRequest
@@ -28,6 +29,8 @@ from postroom.smtp.params import (
     encode_xtext,
 )
 from postroom.smtp.schedule import Route
+
+log = base_log.get("outbound")
 
 MAX_RECIPIENTS: Final = 100
 """Of one transaction: what every server has to take (RFC 5321 §4.5.3.1.8), unless it tells a lower limit (RFC 9422)."""
@@ -72,7 +75,20 @@ async def send(link: Link, parcel: Parcel, route: Route, host: str, deadline: fl
     for at in range(0, len(recipients), limit):
         some = recipients[at : at + limit]
         relayed = "DSN" not in link.session.extensions
-        for (one, _), found in zip(some, await _transact(link, parcel, request, some, pieces, deadline), strict=True):
+        try:
+            results = await _transact(link, parcel, request, some, pieces, deadline)
+        except Exception as error:
+            if at == 0:
+                raise
+            # What was heard of the others stands. Those of this transaction it may have reached only with its end.
+            log.warning("transaction_failed", error=type(error).__name__)
+            fault = local_trouble()
+            if link.session.final_sent:
+                fault = unknown(Reason.PROVIDER_OUTCOME_UNKNOWN, "It is not known whether the message was sent")
+            reports += (Report(one.id, fault, host) for one, _ in some)
+            reports += (Report(one.id, local_trouble(), host) for one, _ in recipients[at + limit :])
+            break
+        for (one, _), found in zip(some, results, strict=True):
             if isinstance(found, Evidence):
                 heard.append(found)
                 reports.append(Report(one.id, classify(found, route), host, relayed))
