@@ -458,7 +458,7 @@ async def test_unknown_outcomes_may_be_tried_again_if_the_operator_says_so(room:
     assert (await room.status(submitted), await room.status(sent)) == ("deferred", "uncertain")
 
 
-@pytest.mark.covers("outbound:9.1")
+@pytest.mark.covers("mail-server:C5")
 async def test_a_fault_in_the_second_transaction_is_not_one_of_the_first(
     room: MailRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,7 +482,7 @@ async def test_a_fault_in_the_second_transaction_is_not_one_of_the_first(
         assert [len(one.recipients) for one in mx.delivered] == [100]
 
 
-@pytest.mark.covers("outbound:9.1")
+@pytest.mark.covers("mail-server:C5")
 async def test_a_peer_that_stops_reading_has_not_got_the_message(
     db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Path
 ) -> None:

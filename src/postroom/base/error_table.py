@@ -358,7 +358,7 @@ _POLICY: Final = (
         422,
         "all_recipients_suppressed",
         "Every recipient is suppressed.",
-        "Look at each recipient's reason: an agent writes to strangers only if its send_policy allows it; remove the others.",
+        "See each recipient's reason. Agents write to strangers only if their send_policy allows it; remove the others.",
     ),
     _no(
         422,

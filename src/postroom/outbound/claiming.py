@@ -272,7 +272,7 @@ async def start(conn: Connection, begun: Sequence[Begun], *, now: datetime, unti
 
     On a connection without a transaction it is committed on return.
     """
-    rows = [(one.token, one.ref.tenant_id, key) for one in begun for key in one.ids]
+    rows = sorted(((one.token, one.ref.tenant_id, key) for one in begun for key in one.ids), key=lambda row: row[2])
     found = await conn.fetch(_START, *map(list, zip(*rows, strict=True)), now, until)
     ours = {row["id"] for row in found}
     return [ours.issuperset(one.ids) for one in begun]
@@ -290,7 +290,11 @@ async def next_due(conn: Connection, *, now: datetime) -> datetime | None:
 
 
 def _held(groups: Sequence[Group]) -> tuple[list[UUID], list[int], list[int]]:
-    rows = [(group.token, group.letter.ref.tenant_id, key) for group in groups for key in group.ids]
+    # In the order in which results lock them.
+    rows = sorted(
+        ((group.token, group.letter.ref.tenant_id, key) for group in groups for key in group.ids),
+        key=lambda row: row[2],
+    )
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 

@@ -157,6 +157,10 @@ async def settle(changes: Sequence[Change], ids: IdGenerator, *, telling: Tellin
         return Settled()
     conn, now = changes[0].write.conn, changes[0].write.now
     messages = await _read(conn, changes)
+    # Whose message or mailbox lacks a row there is nothing to say of any more.
+    changes = [change for change in changes if change.row["message_id"] in messages]
+    if not changes:
+        return Settled()
     tasks = _notices(messages, ids, telling, now)
     wires = [message.row["wire_key"] for message in messages.values() if message.forgets(tasks)]
     await _write_rows(conn, changes, messages, wires, now)
@@ -181,7 +185,8 @@ async def _read(conn: Connection, changes: Sequence[Change]) -> dict[int, _Messa
     mine: dict[int, list[Change]] = {}
     for change in changes:
         mine.setdefault(change.row["message_id"], []).append(change)
-    keys = [(*_owner(some[0].write), key) for key, some in sorted(mine.items())]
+    # In the order in which claims lock the threads.
+    keys = sorted((*_owner(some[0].write), key) for key, some in mine.items())
     changed = [change.row["id"] for change in changes]
     found: dict[int, _Message] = {}
     for row in await conn.fetch(sql.MESSAGES, *zip(*keys, strict=True), changed):
