@@ -358,7 +358,7 @@ _POLICY: Final = (
         422,
         "all_recipients_suppressed",
         "Every recipient is suppressed.",
-        "See each recipient's reason. Agents write to strangers only if their send_policy allows it; remove the others.",
+        "See each recipient's reason. Agents write to strangers only if their send_policy allows it.",
     ),
     _no(
         422,
