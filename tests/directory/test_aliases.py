@@ -26,6 +26,7 @@ from postroom.directory import (
     Recipient,
     Refusal,
     bury_identity,
+    resolver,
     routes,
     rules,
 )
@@ -136,9 +137,19 @@ async def test_an_alias_that_leads_elsewhere(
     assert isinstance(await directory.resolve("first.acme@agents.example"), Recipient)
 
 
+class Log:
+    """Keeps what is logged as an error, whatever the process does with its log."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+
+    def error(self, event: str, **fields: object) -> None:
+        self._told.append(f"{event} {fields}")
+
+
 @pytest.mark.covers("mail-server:A6")
 async def test_five_aliases_may_lead_to_one_another_and_no_more(
-    house: House, aliases: Aliases, directory: Directory, bot: Identity, capsys: pytest.CaptureFixture[str]
+    house: House, aliases: Aliases, directory: Directory, bot: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = bot.tenant_id
     target = BOT
@@ -154,7 +165,8 @@ async def test_five_aliases_may_lead_to_one_another_and_no_more(
     await aliases.create(tenant, "z.acme@agents.example", BOT)
     await execute(house, "UPDATE aliases SET target = 'z.acme@agents.example' WHERE address = 'a0.acme@agents.example'")
     directory.invalidate("*")
-    capsys.readouterr()
+    told: list[str] = []
+    monkeypatch.setattr(resolver, "_log", Log(told))
     assert await directory.resolve(target) is rules.BROKEN_CHAIN
     assert isinstance(await directory.resolve("a3.acme@agents.example"), Recipient)
     await execute(house, "UPDATE aliases SET target = $1 WHERE address = 'z.acme@agents.example'", target)
@@ -162,9 +174,8 @@ async def test_five_aliases_may_lead_to_one_another_and_no_more(
     for address in ("z.acme@agents.example", target):
         assert await directory.resolve(address) is rules.BROKEN_CHAIN
     assert (rules.BROKEN_CHAIN.code, rules.BROKEN_CHAIN.enhanced) == (451, "4.3.0")
-    told = capsys.readouterr().out
-    assert "alias chain without end" in told
-    assert "@" not in told
+    assert len(told) == 3
+    assert all("alias chain without end" in line and "@" not in line for line in told)
     # Nobody can make a circle knowingly.
     await execute(house, "DELETE FROM aliases")
     await aliases.create(tenant, "one.acme@agents.example", "two.acme")
