@@ -2,7 +2,7 @@
 
 Keys are logical and the same for every backend (data-model §15); rows of the database name keys, never paths. A write
 has returned only when the bytes are durable, so that whoever commits a row after it never names bytes that are not
-there (mail-server E2). Bytes without a row are harmless; the sweep of orphans finds them with `list`.
+there (mail-server E2). Bytes without a row are harmless; nothing removes them yet.
 
 `objects.ObjectStore` is imported from its module: the library behind it is large, and not every process needs it.
 """
