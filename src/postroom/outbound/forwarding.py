@@ -5,7 +5,8 @@ its envelope sender is rewritten, so that the next host may believe it and bounc
 rewritten sender, with the null sender, and go on in the same way to whom that names.
 
 All of it belongs to the relay of a tenant (`directory.relays`) and to nobody else. Who sends the same octets for the
-same recipient again, because the first time somebody else could not take them, makes no second copy (`forwards`).
+same recipient again, because the first time somebody else could not take them, makes no second copy (`forwards`),
+unless the first one failed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from postroom.outbound.models import (
     RouteKind,
     SendKind,
 )
-from postroom.outbound.relaying import bare
+from postroom.outbound.relaying import NOTHING_PASSED, bare
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.params import Body
@@ -59,14 +60,26 @@ BOUNCES_ONLY: Final = Refusal(550, "5.7.1", "This address takes bounces only")
 REJECTED: Final = Reply(550, "5.7.1", "Not passed on: the author's domain asks to reject this mail")
 NOT_CONVERTED: Final = Reply(554, "5.6.3", "Binary mail that cannot be converted is not passed on")
 
+# $3: states in which a delivery has passed nothing on. "+ 0": see `outcome_sql`.
 _MISSING: Final = """
-SELECT d FROM unnest($2::bytea[]) AS d
-WHERE NOT EXISTS (SELECT FROM forwards f WHERE f.tenant_id = $1 AND f.digest = d)
+SELECT n.digest FROM unnest($2::bytea[]) AS n (digest)
+WHERE NOT EXISTS (
+  SELECT FROM forwards f WHERE f.tenant_id = $1 AND f.digest = n.digest AND NOT EXISTS (
+    SELECT FROM deliveries d WHERE d.tenant_id + 0 = f.tenant_id AND d.id = f.delivery_id AND d.status = ANY ($3)))
 """
-# Of two at once the second waits for the first one's transaction.
+# $2 the message, $3 now, $4 as above, $5 digests, $6 recipients. Of two at once the second waits for the first one's
+# transaction, and does not see its delivery: to the second it has not failed.
 _RECORD: Final = """
-INSERT INTO forwards (tenant_id, digest, passed_at) SELECT $1, d, $3 FROM unnest($2::bytea[]) AS d
-ON CONFLICT DO NOTHING
+INSERT INTO forwards AS f (tenant_id, digest, passed_at, delivery_id)
+SELECT $1, n.digest, $3, d.id
+FROM messages m, unnest($5::bytea[], $6::text[]) AS n (digest, recipient)
+JOIN LATERAL (
+  SELECT d.id FROM deliveries d WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id AND d.recipient = n.recipient
+) d ON true
+WHERE m.tenant_id = $1 AND m.public_id = $2
+ON CONFLICT (tenant_id, digest) DO UPDATE SET passed_at = EXCLUDED.passed_at, delivery_id = EXCLUDED.delivery_id
+WHERE EXISTS (
+  SELECT FROM deliveries d WHERE d.tenant_id + 0 = f.tenant_id AND d.id = f.delivery_id AND d.status = ANY ($4))
 """
 
 
@@ -301,7 +314,7 @@ class Forwarding:
                 self._ids.new("msg"), ref, relay.identity_public_id, [group[digest] for digest in missing]
             )
             try:
-                await self._accept(outgoing, also=self._record(first.tenant_id, missing))
+                await self._accept(outgoing, also=self._record(outgoing, missing))
             except _PassedMeanwhile:
                 continue
             log.info(
@@ -314,12 +327,17 @@ class Forwarding:
         raise PostroomError("unavailable")
 
     async def _missing(self, tenant_id: int, digests: Sequence[bytes]) -> list[bytes]:
+        """Those that nobody has passed on, or whose delivery came to nothing."""
         async with self._database.acquire() as conn:
-            return [row["d"] for row in await conn.fetch(_MISSING, tenant_id, digests)]
+            return [row["digest"] for row in await conn.fetch(_MISSING, tenant_id, digests, NOTHING_PASSED)]
 
-    def _record(self, tenant_id: int, digests: Sequence[bytes]) -> Also:
+    def _record(self, outgoing: Outgoing, digests: Sequence[bytes]) -> Also:
+        """Remember who passed these on, which are those of the recipients, in their order."""
+
         async def record(conn: Connection) -> None:
-            done = await conn.execute(_RECORD, tenant_id, digests, self._clock.now())
+            recipients = [recipient.address for recipient in outgoing.recipients]
+            owner = (outgoing.mailbox.tenant_id, outgoing.id, self._clock.now())
+            done = await conn.execute(_RECORD, *owner, NOTHING_PASSED, digests, recipients)
             if done != f"INSERT 0 {len(digests)}":
                 raise _PassedMeanwhile
 
