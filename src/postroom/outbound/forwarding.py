@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from postroom.accounts.models import Mode
 from postroom.accounts.signing_keys import Purpose, SigningKeys
@@ -30,7 +30,7 @@ from postroom.directory.models import Forward, Refusal
 from postroom.directory.relays import Relays
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.inbound.receive import hop_of, transmission_of
-from postroom.inbound.reception import Passage
+from postroom.inbound.reception import Passage, Taking
 from postroom.mail.compose.downgrade import downgrade_to_7bit
 from postroom.mail.srs import LoopError, SrsError, hop_field, next_hop
 from postroom.mailbox.models import Content, MailboxRef
@@ -53,6 +53,8 @@ from postroom.smtp.replies import Reply
 from postroom.smtp.trace import relay_header
 
 log = base_log.get("forwarding")
+
+T = TypeVar("T")
 
 BAD_SENDER: Final = Refusal(550, "5.1.7", "The sender's address is too long to be passed on")
 NOT_PASSED_ON: Final = Refusal(550, "5.7.1", "Mail to this address cannot be passed on")
@@ -127,7 +129,7 @@ class _PassedMeanwhile(Exception):
 
 
 class Forwarding:
-    """One per process. `resolve` and `take` are those of a door (`inbound.reception`), `onward` is for what the
+    """One per process. `resolve` and `prepare` are those of a door (`inbound.reception`), `onward` is for what the
     directory says is to go on. `is_local` says whether a domain is ours.
     """
 
@@ -185,7 +187,7 @@ class Forwarding:
             route,
             forward.written,
         )
-        return Passage(self, forward.written, what, _refuses)
+        return Passage(self, forward.written, what)
 
     async def resolve(self, address: str, mail_from: str) -> Passage | Refusal | None:
         """The passage of a bounce to a sender that we rewrote; None for any other address."""
@@ -218,19 +220,21 @@ class Forwarding:
             return refusal
         route = await self._route(author.address, from_domain=domain, mode=tenant.mode)
         what = Onward(tenant.id, tenant.public_id, "", "", author.address, route, address, returns=True)
-        return Passage(self, address, what, _refuses)
+        return Passage(self, address, what)
 
     async def _ring(self) -> list[bytes]:
         return [key.secret for key in await self._keys.ring(Purpose.FORWARD)]
 
     # -- after the dot -------------------------------------------------------------------------------------------------
 
-    async def take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
-        """Pass the message on to all recipients; the reply is given once it is durable for all. Those who have had it
-        do not get it again.
-        """
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+        """Whatever of the message forbids that it goes on is found out here, also that it cannot be converted."""
+        return await self._or_later(envelope, self._prepare(envelope, raw))
+
+    async def _or_later(self, envelope: Envelope[Passage], work: Awaitable[T]) -> T | Reply:
+        """What comes of `work`; a temporary refusal for what is away just now."""
         try:
-            return await self._take(envelope, raw)
+            return await work
         except PostroomError as error:
             log.warning("not_passed_on", connection_id=envelope.connection_id, reason=error.code)
         except Exception as error:
@@ -239,7 +243,7 @@ class Forwarding:
             log.warning("not_passed_on", connection_id=envelope.connection_id, reason=type(error).__name__)
         return replies.LOCAL_ERROR
 
-    async def _take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
+    async def _prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
         try:
             hop = next_hop(hop_of(raw))
         except LoopError:
@@ -258,13 +262,22 @@ class Forwarding:
         if await self._forbids(envelope, content):
             log.info("not_passed_on", connection_id=envelope.connection_id, reason="rejected")
             return REJECTED
-        letter = _Letter(
-            prefix + raw, bare(content), hop, envelope.smtputf8 and not raw[: _header_end(raw)].isascii(), envelope
-        )
+        utf8_header = envelope.smtputf8 and not raw[: _header_end(raw)].isascii()
+        letter = _Letter(prefix, raw, bare(content), hop, utf8_header, envelope)
+
+        async def take() -> Reply:
+            return await self._or_later(envelope, self._take(letter, ways))
+
+        return take
+
+    async def _take(self, letter: _Letter, ways: Sequence[Onward]) -> Reply:
+        """Pass the message on to all recipients; the reply is given once it is durable for all. Those who have had it
+        do not get it again.
+        """
         reply = replies.OK
         groups: dict[tuple[int, str], dict[bytes, Onward]] = {}
         for way in ways:
-            digest = _digest(content.raw_sha256, way)
+            digest = _digest(letter.content.raw_sha256, way)
             groups.setdefault((way.tenant_id, way.sender), {}).setdefault(digest, way)
         for group in groups.values():
             message_id = await self._pass(letter, group)
@@ -346,9 +359,11 @@ class Forwarding:
 
 @dataclass(frozen=True, slots=True)
 class _Letter:
-    """A message as it goes on. `utf8_header`: it has characters beyond ASCII in its header (RFC 6532)."""
+    """A message as it goes on: `raw` below `prefix`, and what it says. `utf8_header`: it has characters beyond ASCII in
+    its header (RFC 6532)."""
 
-    wire: bytes
+    prefix: bytes
+    raw: bytes
     content: Content
     hop: int
     utf8_header: bool
@@ -356,7 +371,7 @@ class _Letter:
 
     def outgoing(self, message_id: str, ref: MailboxRef, identity_id: str, ways: Sequence[Onward]) -> Outgoing:
         """For recipients of one tenant and one envelope sender."""
-        sender = ways[0].sender
+        sender, wire = ways[0].sender, self.prefix + self.raw
         named = all(address.isascii() for address in (sender, *(way.target for way in ways)))
         return Outgoing(
             id=message_id,
@@ -376,22 +391,13 @@ class _Letter:
                 )
                 for way in ways
             ),
-            sent_copy=self.wire,
-            wire=self.wire,
+            sent_copy=wire,
+            wire=wire,
             content=self.content,
-            eight_bit=not self.wire.isascii(),
+            eight_bit=not wire.isascii(),
             smtputf8=self.utf8_header or not named,
             hop=self.hop,
         )
-
-
-def _refuses(raw: bytes) -> Reply | None:
-    """A message that would have come too far (N13, outbound §5.6)."""
-    try:
-        next_hop(hop_of(raw))
-    except LoopError:
-        return replies.MAIL_LOOP
-    return None
 
 
 def _refusal_of(error: Exception) -> Refusal | None:
