@@ -434,8 +434,9 @@ async def test_what_no_bounce_is_or_is_none_of_ours_goes_nowhere(here: Crossroad
     assert await answer(f"{local}@elsewhere.example") == "550 5.7.1"
     assert await answer(f"srs0@{domain}") == "550 5.1.1"
     assert await answer(f"srs0-x@{domain}") == "550 5.1.1"
-    # Any domain of ours takes it; a tenant that is suspended, or gone, does not.
-    assert await answer(f"{local}@{DOMAIN}") == "250 2.1.5"
+    # No other domain of ours takes it, nor does a tenant that is suspended, or gone.
+    assert await answer(f"{local}@{DOMAIN}") == "550 5.1.1"
+    assert await answer(f"{local}@{domain.upper()}") == "250 2.1.5"
     for status, expected in (("suspended", "450 4.2.1"), ("erasing", "550 5.1.1"), ("active", "250 2.1.5")):
         await here.office.execute("UPDATE tenants SET status = $1", status)
         assert await answer(sender) == expected

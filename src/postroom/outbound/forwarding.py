@@ -12,7 +12,7 @@ unless the first one failed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db.errors import is_transient
 from postroom.db.pool import Connection, Database
-from postroom.directory import rules
+from postroom.directory import aliases, rules
 from postroom.directory.models import Forward, Refusal
 from postroom.directory.relays import Relays
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
@@ -34,7 +34,7 @@ from postroom.inbound.reception import Passage, Taking
 from postroom.mail.compose.downgrade import downgrade_to_7bit
 from postroom.mail.srs import LoopError, SrsError, hop_field, next_hop
 from postroom.mailbox.models import Content, MailboxRef
-from postroom.outbound import rewriting
+from postroom.outbound import passed, rewriting
 from postroom.outbound.accept import Also
 from postroom.outbound.models import (
     Accepted,
@@ -45,7 +45,7 @@ from postroom.outbound.models import (
     RouteKind,
     SendKind,
 )
-from postroom.outbound.relaying import NOTHING_PASSED, bare
+from postroom.outbound.relaying import bare
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.params import Body
@@ -59,30 +59,9 @@ T = TypeVar("T")
 BAD_SENDER: Final = Refusal(550, "5.1.7", "The sender's address is too long to be passed on")
 NOT_PASSED_ON: Final = Refusal(550, "5.7.1", "Mail to this address cannot be passed on")
 BOUNCES_ONLY: Final = Refusal(550, "5.7.1", "This address takes bounces only")
+TOO_MANY: Final = Refusal(450, "4.7.1", "Too many bounces to this address, please try again later")
 REJECTED: Final = Reply(550, "5.7.1", "Not passed on: the author's domain asks to reject this mail")
 NOT_CONVERTED: Final = Reply(554, "5.6.3", "Binary mail that cannot be converted is not passed on")
-
-# $3: states in which a delivery has passed nothing on. "+ 0": see `outcome_sql`.
-_MISSING: Final = """
-SELECT n.digest FROM unnest($2::bytea[]) AS n (digest)
-WHERE NOT EXISTS (
-  SELECT FROM forwards f WHERE f.tenant_id = $1 AND f.digest = n.digest AND NOT EXISTS (
-    SELECT FROM deliveries d WHERE d.tenant_id + 0 = f.tenant_id AND d.id = f.delivery_id AND d.status = ANY ($3)))
-"""
-# $2 the message, $3 now, $4 as above, $5 digests, $6 recipients. Of two at once the second waits for the first one's
-# transaction, and does not see its delivery: to the second it has not failed.
-_RECORD: Final = """
-INSERT INTO forwards AS f (tenant_id, digest, passed_at, delivery_id)
-SELECT $1, n.digest, $3, d.id
-FROM messages m, unnest($5::bytea[], $6::text[]) AS n (digest, recipient)
-JOIN LATERAL (
-  SELECT d.id FROM deliveries d WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id AND d.recipient = n.recipient
-) d ON true
-WHERE m.tenant_id = $1 AND m.public_id = $2
-ON CONFLICT (tenant_id, digest) DO UPDATE SET passed_at = EXCLUDED.passed_at, delivery_id = EXCLUDED.delivery_id
-WHERE EXISTS (
-  SELECT FROM deliveries d WHERE d.tenant_id + 0 = f.tenant_id AND d.id = f.delivery_id AND d.status = ANY ($4))
-"""
 
 
 class Accept(Protocol):
@@ -126,6 +105,10 @@ class Onward:
 
 class _PassedMeanwhile(Exception):
     """Somebody else has just passed on the same."""
+
+
+class _TooManyReturns(Exception):
+    """An author has had as many bounces as they may have in an hour."""
 
 
 class Forwarding:
@@ -213,9 +196,12 @@ class Forwarding:
         author = rewriting.reverse(address, await self._ring(), now)
         async with self._database.acquire() as conn:
             tenant = await tenants.get_by_id(conn, author.tenant_id)
-        if tenant is None:
-            return rules.UNKNOWN
-        refusal = rules.of_tenant(tenant.status, tenant.suspended_at, now)
+            # It may be another tenant's by now.
+            if tenant is None or await aliases.usable_domain(conn, tenant.id, domain) is None:
+                return rules.UNKNOWN
+            refusal = rules.of_tenant(tenant.status, tenant.suspended_at, now)
+            if refusal is None and not await passed.may_return(conn, tenant.id, author.address, now):
+                refusal = TOO_MANY
         if refusal is not None:
             return refusal
         route = await self._route(author.address, from_domain=domain, mode=tenant.mode)
@@ -280,7 +266,10 @@ class Forwarding:
             digest = _digest(letter.content.raw_sha256, way)
             groups.setdefault((way.tenant_id, way.sender), {}).setdefault(digest, way)
         for group in groups.values():
-            message_id = await self._pass(letter, group)
+            try:
+                message_id = await self._pass(letter, group)
+            except _TooManyReturns:
+                return Reply(TOO_MANY.code, TOO_MANY.enhanced, TOO_MANY.text)
             if message_id is not None and reply is replies.OK:
                 reply = replies.queued(message_id)
         return reply
@@ -323,11 +312,10 @@ class Forwarding:
             if not missing:
                 log.info("passed_on_before", connection_id=letter.envelope.connection_id)
                 return None
-            outgoing = letter.outgoing(
-                self._ids.new("msg"), ref, relay.identity_public_id, [group[digest] for digest in missing]
-            )
+            left = {digest: group[digest] for digest in missing}
+            outgoing = letter.outgoing(self._ids.new("msg"), ref, relay.identity_public_id, list(left.values()))
             try:
-                await self._accept(outgoing, also=self._record(outgoing, missing))
+                await self._accept(outgoing, also=self._record(outgoing, left))
             except _PassedMeanwhile:
                 continue
             log.info(
@@ -340,19 +328,20 @@ class Forwarding:
         raise PostroomError("unavailable")
 
     async def _missing(self, tenant_id: int, digests: Sequence[bytes]) -> list[bytes]:
-        """Those that nobody has passed on, or whose delivery came to nothing."""
         async with self._database.acquire() as conn:
-            return [row["digest"] for row in await conn.fetch(_MISSING, tenant_id, digests, NOTHING_PASSED)]
+            return await passed.missing(conn, tenant_id, digests)
 
-    def _record(self, outgoing: Outgoing, digests: Sequence[bytes]) -> Also:
-        """Remember who passed these on, which are those of the recipients, in their order."""
+    def _record(self, outgoing: Outgoing, group: Mapping[bytes, Onward]) -> Also:
+        """What is remembered of those of a group that a message goes to."""
+        recipients = [(digest, way.target) for digest, way in group.items()]
+        authors = [way.target for way in group.values() if way.returns]
 
         async def record(conn: Connection) -> None:
-            recipients = [recipient.address for recipient in outgoing.recipients]
-            owner = (outgoing.mailbox.tenant_id, outgoing.id, self._clock.now())
-            done = await conn.execute(_RECORD, *owner, NOTHING_PASSED, digests, recipients)
-            if done != f"INSERT 0 {len(digests)}":
+            now = self._clock.now()
+            if not await passed.record(conn, outgoing.mailbox, outgoing.id, recipients, now):
                 raise _PassedMeanwhile
+            if not await passed.count_returns(conn, outgoing.mailbox.tenant_id, authors, now):
+                raise _TooManyReturns
 
         return record
 

@@ -18,7 +18,7 @@ from postroom.db.pool import Database
 from postroom.mailbox import expunge, placing
 from postroom.mailbox.models import Content, MailboxRef
 from postroom.mailbox.writing import begin_write
-from postroom.outbound.models import Status
+from postroom.outbound import passed
 
 log = base_log.get("relaying")
 
@@ -28,10 +28,6 @@ REMEMBER: Final = timedelta(days=7)
 GIVEN_UP: Final = timedelta(days=7)
 """After which a notice that could not be written is waited for no more."""
 BATCH: Final = 500
-NOTHING_PASSED: Final = tuple(
-    status.value for status in (Status.BOUNCED, Status.FAILED, Status.REJECTED, Status.CANCELED, Status.SUPPRESSED)
-)
-"""States of a delivery in which its recipient has not had the mail. Who sends it again is not told that they have."""
 
 # $1: what changed last before then; $2: notices that were given up before then count no more; $3 how many.
 _DONE: Final = """
@@ -54,13 +50,6 @@ WHERE i.kind = 'relay'
                   WHERE b.next_attempt_at IS NOT NULL AND b.tenant_id = m.tenant_id AND b.message = m.public_id)
 ORDER BY m.tenant_id, m.mailbox_id, m.id LIMIT $3
 """
-# $2 messages, $3 `NOTHING_PASSED`. Without its delivery nobody would know any more that it failed.
-_FREE: Final = """
-DELETE FROM forwards f USING deliveries d
-WHERE d.tenant_id = $1 AND d.message_id = ANY ($2) AND d.status = ANY ($3)
-  AND f.tenant_id + 0 = d.tenant_id AND f.delivery_id = d.id
-"""
-_FORGET: Final = "DELETE FROM forwards WHERE passed_at < $1"
 
 
 def bare(content: Content) -> Content:
@@ -109,7 +98,7 @@ async def clear_relays(database: Database, blobs: BlobStore, clock: Clock) -> in
         if len(done) < BATCH or not removed:
             break
     async with database.acquire() as conn:
-        await conn.execute(_FORGET, now - REMEMBER)
+        await passed.forget(conn, passed_before=now - REMEMBER, now=now)
     return total
 
 
@@ -120,7 +109,7 @@ async def _remove(database: Database, blobs: BlobStore, clock: Clock, ref: Mailb
             rows = await placing.rows_of_messages(write, [one.id for one in done])
             # What an operator has tried again since then stays.
             free = [row for row in rows if not row.leaves]
-            await conn.execute(_FREE, ref.tenant_id, [row.message_id for row in free], NOTHING_PASSED)
+            await passed.free(conn, ref.tenant_id, [row.message_id for row in free])
             gone = await expunge.remove(write, free)
             await write.finish()
     except PostroomError:
