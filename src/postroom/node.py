@@ -239,7 +239,13 @@ class Node:
             self.core.live.changed(ref.mailbox_id, modseq)
 
         returns = returns_of(
-            self.core, self.return_paths, self.parser, self.receiver, role_mail=role_mail, changed=changed
+            self.core,
+            self.return_paths,
+            self.parser,
+            self.receiver,
+            role_mail=role_mail,
+            directory=self.directory.resolve,
+            changed=changed,
         )
         return [returns, self.forwarding]
 

@@ -20,7 +20,7 @@ from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
-from postroom.inbound.reception import Reception
+from postroom.inbound.reception import Find, Reception
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
@@ -147,7 +147,14 @@ def return_paths_of(core: Core) -> ReturnPaths | None:
 
 
 def returns_of(
-    core: Core, paths: ReturnPaths, parser: Parser, receiver: Receiver, *, role_mail: Resolve, changed: Changed
+    core: Core,
+    paths: ReturnPaths,
+    parser: Parser,
+    receiver: Receiver,
+    *,
+    role_mail: Resolve,
+    directory: Find,
+    changed: Changed,
 ) -> Returns:
     """The door of what comes back to them."""
     return Returns(
@@ -159,6 +166,7 @@ def returns_of(
         core.ids,
         paths=paths,
         role_mail=role_mail,
+        directory=directory,
         platform_domain=core.settings.platform_domain,
         changed=changed,
     )
