@@ -404,7 +404,7 @@ def test_file_names_come_back(name: str) -> None:
 
 def test_parameters_of_a_type_are_kept() -> None:
     raw = written(attachments=(Attachment("i.ics", 'text/calendar; method=REPLY; name="x"; boundary=y', b"BEGIN"),))
-    assert mime.parse(raw).root.children[1].params == {"method": "REPLY"}
+    assert mime.parse(raw).root.children[1].params == {"method": "REPLY", "name": "i.ics"}
 
 
 MESSAGE = b"From: x@example.com\r\nSubject: s\r\n\r\nbody\r\n"

@@ -17,6 +17,7 @@ import pytest
 from postroom.mail import mime
 from postroom.mail.address import Address
 from postroom.mail.body import attachments, text_body
+from postroom.mail.header import decode_value
 from postroom.mail.imap_data import body, bodystructure, envelope
 from postroom.mail.transfer import decoded
 from postroom.mail.tree import pack_tree, unpack_tree
@@ -76,3 +77,61 @@ def test_read_as_it_was_meant(path: Path) -> None:
 
 def test_there_is_mail_to_read() -> None:
     assert len(CASES) >= 70
+
+
+HEAD: Final = b"From: Ann <ann@example.com>\r\nSubject: odd\r\n"
+
+
+@pytest.mark.covers("edge:B2")
+def test_six_hundred_parts() -> None:
+    part = b"--b\r\nContent-Type: text/plain; name=%d.txt\r\nContent-Disposition: attachment\r\n\r\nx\r\n"
+    raw = (
+        HEAD
+        + b"Content-Type: multipart/mixed; boundary=b\r\n\r\n"
+        + b"".join(part % n for n in range(600))
+        + b"--b--\r\n"
+    )
+    message = mime.parse(raw)
+    assert message.degraded
+    assert [item.filename for item in attachments(message, raw)] == [f"{n}.txt" for n in range(499)]
+
+
+@pytest.mark.covers("edge:B2")
+@pytest.mark.parametrize("levels", [10, 40])
+def test_levels(levels: int) -> None:
+    opened = b"".join(b"Content-Type: multipart/mixed; boundary=b%d.\r\n\r\n--b%d.\r\n" % (n, n) for n in range(levels))
+    closed = b"".join(b"\r\n--b%d.--\r\n" % n for n in reversed(range(levels)))
+    raw = HEAD + opened + b"Content-Type: text/plain\r\n\r\nThe text." + closed
+    message = mime.parse(raw)
+    assert message.degraded is (levels > mime.MAX_DEPTH)
+    assert ("The text." in text_body(raw, message).text) is (levels <= mime.MAX_DEPTH)
+
+
+@pytest.mark.covers("edge:B2")
+def test_a_header_of_300_kilobytes() -> None:
+    raw = b"X-Long: " + b"a" * 150_000 + b"\r\n" + b"X-Many: b\r\n" * 9_000 + HEAD + b"X-End: " + b"c" * 60_000
+    raw += b"\r\n\r\nThe text."
+    message = mime.parse(raw)
+    assert message.degraded
+    assert text_body(raw, message).text == "The text."
+    assert (message.subject, pairs(message.from_)) == ("odd", [["Ann", "ann@example.com"]])
+
+
+def test_a_line_of_a_megabyte() -> None:
+    raw = HEAD + b"\r\n" + b"x" * 1_000_000
+    message = mime.parse(raw)
+    found = text_body(raw, message)
+    assert found.truncated
+    assert set(found.text) == {"x"}
+    assert len(mime.parse(b"Subject: " + b"y" * 100_000 + b"\r\n\r\n").subject or "") == 100_000
+
+
+@pytest.mark.covers("edge:B5", "RFC 3501 §7.4.2")
+def test_clients_and_agents_see_the_same_names() -> None:
+    """What a header says in octets without a charset is served over IMAP as the words that the API shows."""
+    for path in CASES:
+        message = mime.parse(path.read_bytes())
+        if message.subject and not message.subject.isascii() and message.from_ and "raw-" in path.stem:
+            served = decode_value(envelope(message))
+            assert message.subject in served
+            assert message.from_[0].name in served

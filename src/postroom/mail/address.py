@@ -23,7 +23,8 @@ _UNUSUAL_MAILBOXES: Final = 200
 _EDGES_FOR_EACH: Final = 3
 """List entries for an address when each stands in a group of its own: start, mailbox, end."""
 
-_DOT_ATOM: Final = re.compile(r"[\w!#$%&'*+/=?^`{|}~-]++(?:\.[\w!#$%&'*+/=?^`{|}~-]++)*+")
+_ATEXT: Final = r"[^\x00-\x20\x7f\s\"(),.:;<>@\[\\\]]"  # RFC 5322 §3.2.3, RFC 6532 §3.2
+_DOT_ATOM: Final = re.compile(rf"{_ATEXT}++(?:\.{_ATEXT}++)*+")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _SPACES: Final = re.compile(r"\s+")

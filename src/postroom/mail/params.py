@@ -4,6 +4,7 @@ Programs forget semicolons, quotes and backslashes; what is read here is what th
 """
 
 import re
+from itertools import islice
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -24,6 +25,10 @@ _TYPE: Final = re.compile(
 )
 _TOKEN: Final = re.compile(r"\s*+(?:\([^()]*+\)\s*+)?\"?([^\s()<>@,;:\\\"/\[\]?=]++)")
 _LEADING_COMMENT: Final = re.compile(r"\s*+\([^()]*+\)")
+# What nearly all fields look like, read at a glance.
+_USUAL_PARAMETER: Final = r';\s*+([A-Za-z0-9-]++)=(?:"([^"\\]*+)"|([^\s;,"()\\=]++))'
+_USUAL_ITEM: Final = re.compile(_USUAL_PARAMETER)
+_USUAL: Final = re.compile(rf'[^;"=]*+(?:{_USUAL_PARAMETER}\s*+)*+;?\s*+\Z')
 _IS_KNOWN: Final = re.compile(_KNOWN, re.IGNORECASE)
 _NEXT: Final = re.compile(r"(\A[\s,;]*+|(?<![\s,;])[\s,;]++)([^\s,=;:\"]++)\s*+([=:])\s*+")
 _QUOTED: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
@@ -119,6 +124,10 @@ def parse_parameters(text: str) -> dict[str, str]:
     if "=" not in text and ":" not in text:
         return {}
     plain: dict[str, str] = {}
+    if _USUAL.match(text) and "'" not in text and text.isprintable():
+        for name, quoted, token in islice(_USUAL_ITEM.findall(text), MAX_PARAMETERS):
+            plain.setdefault(name.lower(), quoted or token)
+        return plain
     extended = False
     at = count = 0
     while count < MAX_PARAMETERS and (found := _NEXT.search(text, at)):
