@@ -91,3 +91,11 @@ def test_the_charset_of_the_body_is_that_of_the_header() -> None:
 )  # fmt: skip
 def test_labels_that_are_written(label: str) -> None:
     assert codec_for(label) is not None
+
+
+@pytest.mark.covers("edge:B5")
+def test_utf_8_under_another_label() -> None:
+    for text in ("für alle", "日本", "Привет", "schön – oder?"):
+        assert decode(text.encode(), "iso-8859-1") == (text, True)
+    for text in ("NESTLÉ® and CAFÉ™", "Grüße", "É"):
+        assert decode(text.encode("cp1252"), "iso-8859-1") == (text, True)

@@ -218,6 +218,8 @@ _LABEL_NOISE: Final = re.compile(r"[^a-z0-9]")
 _UNWANTED: Final = re.compile("[\x00\ud800-\udfff]")
 _ESCAPE_JIS: Final = re.compile(rb"\x1b(?:\$[@B]|\([BJI])")
 _JIS_SEGMENT: Final = re.compile(rb"\x1b\$[@B]([^\x1b\r\n]*+)(?:\x1b\([BJ])?")
+_FOREIGN: Final = re.compile(r"[^\x00-\x7f]")
+_LOOK: Final = 64 * 1024
 _LABEL_LIMIT: Final = 64
 
 
@@ -300,12 +302,8 @@ def _decode_as(data: bytes, codec: str) -> tuple[str, bool]:
         return data.decode("ascii"), True
     if codec == "utf-16" and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         codec = "utf-16-le" if data[1::2].count(0) >= data[::2].count(0) else "utf-16-be"
-    if codec == "cp1252" and not data.isascii():
-        # As windows-1252 it would be the likes of `Ã¼`, which nobody writes.
-        try:
-            return data.decode("utf-8"), True
-        except UnicodeDecodeError:
-            pass
+    if codec == "cp1252" and not data.isascii() and (found := _utf8_by_its_looks(data)) is not None:
+        return found, True
     try:
         return data.decode(codec), True
     except (UnicodeDecodeError, ValueError):
@@ -323,6 +321,19 @@ def _decode_as(data: bytes, codec: str) -> tuple[str, bool]:
         return data.decode(codec, "replace"), False
     except (UnicodeError, ValueError):
         return data.decode("latin-1"), False
+
+
+def _utf8_by_its_looks(data: bytes) -> str | None:
+    """UTF-8 that is labelled windows-1252: as that it would be the likes of `Ã¼`, which nobody writes.
+
+    `NESTLÉ®` is valid UTF-8 too. Letters between U+0100 and U+07FF, as such pairs give them, do not come alone.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    foreign = _FOREIGN.findall(text, 0, _LOOK)
+    return text if len(foreign) > 2 or not any("\u0100" <= char < "\u0800" for char in foreign) else None
 
 
 def _is_plain(data: bytes) -> bool:
