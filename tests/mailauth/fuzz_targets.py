@@ -28,7 +28,7 @@ def spf_record(data: bytes) -> None:
         assert len(data) <= MAX_RECORD_BYTES
         for directive in record.directives:
             assert directive.text.encode() in data
-            assert (directive.address is not None) is (directive.mechanism in (Mechanism.IP4, Mechanism.IP6))
+            assert directive.target is None or directive.mechanism not in (Mechanism.IP4, Mechanism.IP6, Mechanism.ALL)
     if refused is not None:
         assert refused.reason in (Reason.SYNTAX, Reason.RECORD_TOO_LARGE)
         assert refused.term.encode() in data

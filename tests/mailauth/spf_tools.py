@@ -22,6 +22,7 @@ MOST_QUESTIONS: Final = 1 + MAX_LOOKUPS * 11 + 12
 
 OTHER: Final[dict[str, Written]] = {
     "yes.com": {"A": [IP], "AAAA": ["2001:db8::1"], "TXT": ["v=spf1 ip4:192.0.2.3 ip6:2001:db8::1 -all"]},
+    "twin.com": {"A": ["192.0.2.2"], "AAAA": ["2001:db8::"]},
     "near.com": {"A": ["192.0.2.77"], "AAAA": ["2001:db8::77"]},
     "no.com": {"A": ["198.51.100.1"], "AAAA": ["2001:db8:1::1"], "TXT": ["v=spf1 -all"]},
     "soft.com": {"TXT": ["v=spf1 ~all"]},

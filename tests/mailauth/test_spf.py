@@ -199,6 +199,9 @@ def test_which_record_is_taken(here: Written | None, reason: Reason) -> None:
         ("a:yes.com -all", "pass", "pass"),
         ("a:YES.com. -all", "pass", "pass"),
         ("a:near.com -all", "fail", "fail"),
+        ("a:twin.com -all", "fail", "fail"),
+        ("a:twin.com/31//127 -all", "pass", "pass"),
+        ("a:yes.com/32//128 -all", "pass", "pass"),
         ("a:near.com/24//64 -all", "pass", "pass"),
         ("a:near.com/24 -all", "pass", "fail"),
         ("a:near.com//64 -all", "fail", "pass"),
@@ -258,7 +261,19 @@ def test_terms(terms: str, four: str, six: str) -> None:
 
 @pytest.mark.covers("RFC 7208 §5")
 def test_a_zone_index_says_nothing() -> None:
-    assert check(record("ip6:fe80::1 -all"), ip="fe80::1%eth0").status is Status.PASS
+    names: dict[str, Written] = {
+        "x.com": {"AAAA": ["fe80::1"]},
+        ip_address("fe80::1").reverse_pointer: {"PTR": ["x.com"]},
+    }
+    for terms in ("ip6:fe80::1 -all", "ptr:x.com -all"):
+        assert check({**names, **record(terms)}, ip="fe80::1%eth0").status is Status.PASS
+
+
+@pytest.mark.covers("RFC 7208 §4.3")
+def test_a_name_of_one_label_has_no_record() -> None:
+    zone = Zone({**record("include:%{p}"), "unknown": {"TXT": ["v=spf1 +all"]}})
+    assert check(zone).reason is Reason.INCLUDE_WITHOUT_RECORD
+    assert ("unknown", "TXT") not in zone.asked
 
 
 @pytest.mark.covers("RFC 7208 §5.5", "RFC 7208 §4.6.4")
@@ -309,6 +324,10 @@ def test_two_of_them_may_have_no_answer() -> None:
     one = check({**OTHER, **hosts, **record("mx:six.com", "-all")}, ip="2001:db8::1")
     assert (one.status, one.void_lookups) == (Status.FAIL, 1)
     assert check({**OTHER, **record("mx:mail.com", "-all")}).void_lookups == 0
+    some: dict[str, Written] = {**OTHER, "some.com": {"MX": ["1 gone.com", "2 no.com"]}}
+    assert check({**some, **record("mx:some.com", "-all")}).void_lookups == 1
+    within: dict[str, Written] = {**OTHER, "in.com": {"TXT": ["v=spf1 -mx:mail.com"]}}
+    assert check({**within, **record("include:in.com", "a:no.com", "-all")}).void_lookups == 0
     # Names that cannot be asked for, empty explanations and the record itself are no look-ups.
     assert check({**OTHER, **record(*["a:a..b.com"] * 5, "-all exp=gone.com")}).void_lookups == 0
 

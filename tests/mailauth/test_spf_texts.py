@@ -150,6 +150,12 @@ def test_whose_explanation(terms: str, status: str, explanation: str) -> None:
     assert (result.status.value, result.explanation) == (status, explanation)
 
 
+def test_explanations_of_clients_that_say_strange_things() -> None:
+    why: dict[str, Written] = {**EXPLAINED, f"why.{DOMAIN}": {"TXT": ["%{h} may not"]}}
+    assert check(why, helo="a\x1b[1m").explanation == ""
+    assert check(why, helo="a b").explanation == "a b may not"
+
+
 def test_explanations_of_senders_beyond_ascii() -> None:
     why: dict[str, Written] = {**EXPLAINED, f"why.{DOMAIN}": {"TXT": ["%{L} may not"]}}
     assert check(why, f"jörg@{DOMAIN}").explanation == "j%C3%B6rg may not"

@@ -12,7 +12,9 @@ import dns.rcode
 import pytest
 
 from postroom.base.clock import ManualClock, SystemClock
+from postroom.mailauth import spf
 from postroom.mailauth.resolver import NameNotFoundError, NoRecordError, Resolver, ResolverError, TemporaryResolverError
+from postroom.mailauth.spf_result import Status
 from postroom.net.auth_resolver import MessageLimits, MessageResolver
 from postroom.net.dns_types import Answer
 from postroom.net.resolver import CachingResolver
@@ -155,3 +157,31 @@ async def test_each_caller_gets_an_error_of_its_own(clock: ManualClock) -> None:
     resolver = MessageResolver(FakeDns(broken={"b.example"}), clock)
     errors = await asyncio.gather(*(resolver.a("b.example") for _ in range(2)), return_exceptions=True)
     assert errors[0] is not errors[1]
+
+
+@pytest.mark.covers("mail-server:B4", "decisions:D3", "RFC 7208 §4.6.4")
+async def test_spf_over_name_servers() -> None:
+    zone = NameServer()
+    zone.add("example.com", "TXT", '"v=spf1 include:_spf.example.net mx -all"').add(
+        "example.com", "MX", "10 mx.example.com."
+    )
+    zone.add("mx.example.com", "A", "127.0.0.9").add("mx.example.com", "TXT", '"v=spf1 " "a -all"')
+    zone.add("_spf.example.net", "TXT", '"v=spf1 ip4:192.0.2.0/24 ~all"')
+    zone.add("slow.example", "TXT", '"v=spf1 exists:late.slow.example -all"').delay("late.slow.example", 3600)
+    session = spf.Session(ip_address("127.0.0.9"), "mx.example.com")
+    clock = SystemClock()
+    async with zone, aclosing(CachingResolver(clock, [zone.server])) as caching:
+        resolver = MessageResolver(caching, clock)
+        mail_from, helo, again = await asyncio.gather(
+            spf.check_mail_from(resolver, session, "a@example.com"),
+            spf.check_helo(resolver, session),
+            spf.check_mail_from(resolver, session, "b@example.com"),
+        )
+        assert [str(one.status) for one in (mail_from, helo, again)] == ["pass"] * 3
+        assert (mail_from.mechanism, helo.mechanism, mail_from.lookups) == ("mx", "a", 2)
+        assert resolver.questions == len(zone.asked) == 5
+        hurried = MessageResolver(caching, clock, limits=MessageLimits(question_secs=0.1, total_secs=0.2))
+        late = await spf.check_mail_from(hurried, session, "a@slow.example")
+        assert (late.status, late.mechanism) == (Status.TEMPERROR, "exists:late.slow.example")
+        few = MessageResolver(caching, clock).part(2)
+        assert (await spf.check_mail_from(few, session, "a@example.com")).status is Status.TEMPERROR

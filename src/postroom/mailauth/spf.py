@@ -201,8 +201,10 @@ class _Check:
         match directive.mechanism:
             case Mechanism.ALL:
                 return True
-            case Mechanism.IP4 | Mechanism.IP6:
-                return directive.address is not None and directive.spans(directive.address, self._client)
+            case Mechanism.IP4:
+                return self._client.version == 4 and directive.spans(directive.network, self._client)
+            case Mechanism.IP6:
+                return self._client.version == 6 and directive.spans(directive.network, self._client)
         self._count_lookup()
         if directive.target is not None and not self._is_usable(directive.target):
             return False
@@ -243,7 +245,9 @@ class _Check:
                 hosts = (target,)
         for host in hosts:
             known = target_name(host)  # None: the root, of a null MX
-            if known is not None and any(directive.spans(one, self._client) for one in await self._addresses(known)):
+            if known is not None and any(
+                directive.spans(int(one), self._client) for one in await self._addresses(known)
+            ):
                 return True
         return False
 

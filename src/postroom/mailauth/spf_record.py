@@ -5,20 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.mailauth.resolver import IpAddress
 from postroom.mailauth.spf_macro import MacroError, MacroString, check_macros, parse_domain_spec
 from postroom.mailauth.spf_result import Reason, SpfError, Status
 
 MAX_RECORD_BYTES: Final = 4096
-"""What is larger is a permanent error; RFC 7208 §3.4 wants records under 450."""
+MAX_TERMS: Final = 400
+"""What is larger is a permanent error; RFC 7208 §3.4 wants records under 450 octets. More terms that make sense do not
+fit the octets.
+"""
 
 _VERSION: Final = b"v=spf1"
 _MODIFIER: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*+)=(.*+)", re.DOTALL)
 _MECHANISM: Final = re.compile(r"([+?~-]?)([A-Za-z][A-Za-z0-9]*+)(?:([:/].*+)|\Z)", re.DOTALL)
 _DUAL_PREFIX: Final = re.compile(r"(?:/(0|[1-9][0-9]?))?(?://(0|[1-9][0-9]{0,2}))?\Z")
-_LONGEST_PREFIX: Final = len("/32//128")
 
 
 class Mechanism(StrEnum):
@@ -44,9 +46,8 @@ _QUALIFIERS: Final = {
 _MECHANISMS: Final = {one.value: one for one in Mechanism}
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """A mechanism with its qualifier (RFC 7208 §4.6.1)."""
+class Directive(NamedTuple):
+    """A mechanism with its qualifier (RFC 7208 §4.6.1). A tuple, for records have many."""
 
     mechanism: Mechanism
     status: Status
@@ -55,18 +56,17 @@ class Directive:
     """As written."""
     target: MacroString | None = None
     """The `domain-spec`; None: the domain that is checked."""
-    address: IpAddress | None = None
-    """Of `ip4` and `ip6`."""
+    network: int = 0
+    """The address of `ip4` and `ip6`."""
     prefix4: int = 32
     prefix6: int = 128
     """How many bits of an address count, for each family."""
 
-    def spans(self, network: IpAddress, client: IpAddress) -> bool:
-        """Whether the bits that count are the same in two addresses of one family."""
-        if network.version != client.version:
-            return False
-        prefix = self.prefix4 if client.version == 4 else self.prefix6
-        return (int(network) ^ int(client)) >> (client.max_prefixlen - prefix) == 0
+    def spans(self, network: int, client: IpAddress) -> bool:
+        """Whether the bits that count are the same in two addresses of the client's family."""
+        if client.version == 4:
+            return (network ^ int(client)) >> (32 - self.prefix4) == 0
+        return (network ^ int(client)) >> (128 - self.prefix6) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,12 @@ def parse_record(text: bytes) -> SpfRecord:
     directives: list[Directive] = []
     modifiers: dict[str, MacroString] = {}
     # Only spaces stand between terms (RFC 7208 §4.6.1); any number of them.
-    for term in text[len(_VERSION) :].decode("ascii").split(" "):
-        if not term:
-            continue
+    terms = [term for term in text[len(_VERSION) :].decode("ascii").split(" ") if term]
+    if len(terms) > MAX_TERMS:
+        raise SpfError(Reason.RECORD_TOO_LARGE)
+    for term in terms:
         try:
-            modifier = _MODIFIER.match(term)
+            modifier = _MODIFIER.match(term) if "=" in term else None
             if modifier is None:
                 directives.append(_directive(term))
             else:
@@ -127,21 +128,23 @@ def _take_modifier(modifiers: dict[str, MacroString], name: str, value: str) -> 
 def _directive(term: str) -> Directive:
     """Raises `MacroError`, `AddressValueError`."""
     match = _MECHANISM.match(term)
-    mechanism = None if match is None else _MECHANISMS.get(match[2].lower())
-    if match is None or mechanism is None:
+    if match is None:
         raise MacroError("no mechanism")
-    status, rest = _QUALIFIERS[match[1]], match[3] or ""
+    qualifier, name, rest = match.groups("")
+    mechanism, status = _MECHANISMS.get(name.lower()), _QUALIFIERS[qualifier]
     match mechanism:
-        case Mechanism.ALL:
-            if rest:
-                raise MacroError("all takes nothing")
-            return Directive(mechanism, status, term)
         case Mechanism.IP4 | Mechanism.IP6:
             return _address(mechanism, status, term, rest)
         case Mechanism.A | Mechanism.MX:
             spec, four, six = _split_prefix(rest)
             target = _target(spec, optional=True)
             return Directive(mechanism, status, term, target, prefix4=_prefix(four, 32), prefix6=_prefix(six, 128))
+        case Mechanism.ALL:
+            if rest:
+                raise MacroError("all takes nothing")
+            return Directive(mechanism, status, term)
+        case None:
+            raise MacroError("no such mechanism")
         case _:
             return Directive(mechanism, status, term, _target(rest, optional=mechanism is Mechanism.PTR))
 
@@ -157,19 +160,20 @@ def _target(rest: str, *, optional: bool) -> MacroString | None:
 
 def _split_prefix(rest: str) -> tuple[str, str | None, str | None]:
     """What stands before the prefix lengths (`dual-cidr-length`, RFC 7208 §5.3), and those of IPv4 and IPv6."""
-    # Looked for at the end only, so that the time is linear: a `domain-spec` may hold any number of slashes.
-    found = _DUAL_PREFIX.search(rest, max(0, len(rest) - _LONGEST_PREFIX))
+    # A `domain-spec` may hold any number of slashes. Each is looked at once, for a bounded number of characters.
+    found = _DUAL_PREFIX.search(rest)
     return (rest, None, None) if found is None else (rest[: found.start()], found[1], found[2])
 
 
 def _address(mechanism: Mechanism, status: Status, term: str, rest: str) -> Directive:
     """RFC 7208 §5.6. Bits beyond the prefix may be set."""
-    written, slash, digits = rest.removeprefix(":").partition("/")
-    if not rest.startswith(":") or (slash and not digits) or "%" in written:
+    written, slash, digits = rest[1:].partition("/")
+    if rest[:1] != ":" or (slash and not digits) or "%" in written:
         raise MacroError("no address")
     if mechanism is Mechanism.IP4:
-        return Directive(mechanism, status, term, address=IPv4Address(written), prefix4=_prefix(digits or None, 32))
-    return Directive(mechanism, status, term, address=IPv6Address(written), prefix6=_prefix(digits or None, 128))
+        return Directive(mechanism, status, term, None, int(IPv4Address(written)), _prefix(digits or None, 32))
+    network = int(IPv6Address(written))
+    return Directive(mechanism, status, term, None, network, prefix6=_prefix(digits or None, 128))
 
 
 def _prefix(digits: str | None, most: int) -> int:
