@@ -2,8 +2,7 @@
 
 import base64
 import re
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from postroom.mailauth.dkim_result import Status
 from postroom.mailauth.dkim_sign import Signer, sign, sign_message
 from postroom.mailauth.dkim_verify import verify
 
+from .common import best, finish
 from .mime import sample
 
 _NOW = 1_770_000_000
@@ -27,31 +27,6 @@ class _Records:
 
     async def txt(self, name: str) -> Sequence[bytes]:
         return self._answer
-
-
-def _finish(work: Coroutine[Any, Any, Any]) -> Any:
-    """Its result; it waits for nothing."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return end.value
-    raise RuntimeError("it waits")
-
-
-def _best(work: Callable[[], Any], seconds: float) -> float:
-    """Seconds per call of the best of ten rounds, which is the figure least disturbed by neighbours."""
-    work()
-    started = time.perf_counter()
-    work()
-    once = max(time.perf_counter() - started, 1e-7)
-    calls = max(1, int(seconds / 10 / once))
-    best = float("inf")
-    for _ in range(10):
-        started = time.perf_counter()
-        for _ in range(calls):
-            work()
-        best = min(best, (time.perf_counter() - started) / calls)
-    return best
 
 
 def _peer(key: PrivateKey, signed: bytes, raw: bytes) -> Sequence[Callable[[], Any]]:
@@ -108,9 +83,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
     # The targets are those of RSA, which all receivers verify.
     rows += _of_key("RSA 2048", PrivateKey.generate(Algorithm.RSA_SHA256), message, seconds, (0.5, 0.2))
     rows += _of_key("Ed25519", PrivateKey.generate(Algorithm.ED25519_SHA256), message, seconds, (None, None))
-    rows.append(_row("body hash 10 KB, relaxed", _best(lambda: _body(message), seconds) * 1e6, "µs"))
+    rows.append(_row("body hash 10 KB, relaxed", best(lambda: _body(message), seconds) * 1e6, "µs"))
     for name, data in _hostile().items():
-        spent = _best(partial(_body, data), seconds / 10)
+        spent = best(partial(_body, data), seconds / 10)
         rows.append(_row(f"hostile body: {name}", spent * 1e3 / (len(data) / 1e6), "ms/MB", 50))
     return rows
 
@@ -121,12 +96,12 @@ def _of_key(
     signers = [Signer(_DOMAIN, "s", key)]
     signed = sign_message(message, signers, signed_at=_NOW)
     records = _Records(key.public_record().encode())
-    results = _finish(verify(signed, records, now=_NOW))
+    results = finish(verify(signed, records, now=_NOW))
     if [result.status for result in results] != [Status.PASS]:
         raise RuntimeError(f"not verified: {results}")
-    signing = _best(lambda: sign(message, signers, signed_at=_NOW), seconds) * 1e3
-    verifying = _best(lambda: _finish(verify(signed, records, now=_NOW)), seconds) * 1e3
-    theirs = [_best(work, seconds) * 1e3 for work in _peer(key, signed, message)]
+    signing = best(lambda: sign(message, signers, signed_at=_NOW), seconds) * 1e3
+    verifying = best(lambda: finish(verify(signed, records, now=_NOW)), seconds) * 1e3
+    theirs = [best(work, seconds) * 1e3 for work in _peer(key, signed, message)]
     return [
         _row(f"sign 10 KB, {name}", signing, "ms", targets[0], theirs[0] if theirs else None),
         _row(f"verify 10 KB, {name}", verifying, "ms", targets[1], theirs[1] if theirs else None),

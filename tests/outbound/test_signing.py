@@ -17,7 +17,7 @@ from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailauth.dkim_result import Status
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError, TemporaryResolverError
-from postroom.net.dkim_resolver import TxtRecords
+from postroom.net.auth_resolver import MessageResolver
 from postroom.outbound import wire
 from postroom.outbound.signing import DkimKeys, PublicKey, RotationError
 from tests.mailbox.letters import make_boxes, raw_mail
@@ -43,7 +43,7 @@ def published(found: Sequence[PublicKey]) -> FakeDns:
 
 
 async def judged(raw: bytes, dns: FakeDns, clock: ManualClock) -> list[tuple[Status, str | None]]:
-    results = await verify(raw, TxtRecords(dns), now=int(clock.now().timestamp()))
+    results = await verify(raw, MessageResolver(dns, clock), now=int(clock.now().timestamp()))
     return [(result.status, result.domain) for result in results]
 
 
@@ -150,9 +150,9 @@ def test_sealing() -> None:
             sealer.open(broken, "here")
 
 
-async def test_txt_records() -> None:
+async def test_txt_records(clock: ManualClock) -> None:
     dns = FakeDns(texts={"a.example": [b"one", b"two"]}, broken={"b.example"})
-    records = TxtRecords(dns, within=1.0)
+    records = MessageResolver(dns, clock)
     assert list(await records.txt("a.example")) == [b"one", b"two"]
     with pytest.raises(NameNotFoundError):
         await records.txt("c.example")
