@@ -111,7 +111,10 @@ class Outlet:
         relay = RelayUse(bool(settings.queue.relay_host), frozenset(settings.queue.relay_from_domains))
         routes = Routes(_with_host(is_local, settings.queue.return_path_host), relay)
         acceptance = Acceptance(core.database, core.blobs, core.clock, core.ids, changed=committed, wake=wake)
-        rules = SendRules()
+        rules = SendRules(
+            max_message_bytes=settings.outbound.max_message_bytes,
+            marketing_direct=settings.outbound.marketing_direct,
+        )
         sending = Sending(
             core.database,
             core.blobs,
@@ -338,6 +341,7 @@ class MailOut:
             self._transports(),
             sign=self.keys.sign,
             offload=self._inside.parser.run,
+            marketing_direct=settings.outbound.marketing_direct,
             return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs

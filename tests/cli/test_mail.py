@@ -218,6 +218,16 @@ def test_refusals(ada: Cli, database_url: str) -> None:
     assert nothing_sent(database_url)
 
 
+@pytest.mark.covers("edge:G5", "FR-OUT-10")
+def test_how_large_a_message_may_be_is_set(ada: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "x" * 200_000
+    assert ada(*SEND, "--text-file", "-", "--dry-run", "--json", stdin=text).code == 0
+    monkeypatch.setenv("POSTROOM_OUTBOUND_MAX_MESSAGE_BYTES", "131072")
+    refused = ada(*SEND, "--text-file", "-", "--dry-run", "--json", stdin=text)
+    assert (refused.code, refused.error["code"]) == (7, "message_too_large")
+    assert refused.error["details"] == {"limit": 131072 - 8192}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

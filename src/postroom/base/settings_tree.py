@@ -247,6 +247,16 @@ class QueueSettings(_Section):
     """How long the queue shows what is done with, and keeps its attempts."""
 
 
+class OutboundSettings(_Section):
+    """What is composed here: by the API, agents and the command line."""
+
+    max_message_bytes: Annotated[int, Field(ge=65_536, le=50 * 1024 * 1024)] = 5 * 1024 * 1024
+    """How large a composed message may be, in bytes; what people submit by SMTP has `limits.max_message_size`."""
+    marketing_direct: bool = False
+    """Whether marketing of tenants' own domains may leave from this server's address, or by its relay; from
+    `platform_domain` it never does."""
+
+
 class DkimSettings(_Section):
     """Signatures of mail that leaves; every domain that we send for signs (D2)."""
 
@@ -379,6 +389,7 @@ class Settings(_Section):
     smtp: SmtpSettings = SmtpSettings()
     lmtp: LmtpSettings = LmtpSettings()
     queue: QueueSettings = QueueSettings()
+    outbound: OutboundSettings = OutboundSettings()
     dkim: DkimSettings = DkimSettings()
     dns: DnsSettings = DnsSettings()
     imap: ImapSettings = ImapSettings()

@@ -36,8 +36,8 @@ from postroom.servers.http.rest.sending import ReplyRequest, SendRequest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Send and answer mail as an identity.")
 
-MAX_OCTETS: Final = SendRules().max_composed
-"""Of each file that is read, and of all of them: a message cannot hold more."""
+MAX_OCTETS: Final = SendRules(max_message_bytes=50 * 1024 * 1024).max_composed
+"""Of each file that is read, and of all of them: no setting lets a message hold more."""
 STDIN: Final = "-"
 
 SenderOption = Annotated[str, typer.Option("--from", metavar="ADDRESS|ID", help="The identity that writes.")]
