@@ -143,10 +143,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The key under which the acceptance is recorded in its transaction, the request that holds it, and what a replay
-    answers: JSON, without texts."""
+    """The key under which the acceptance is recorded in its transaction, what the request was (`ledger.fingerprint`),
+    who holds the key, and what a replay answers: JSON, without texts."""
 
     key_hash: str
+    fingerprint: str
     holder: UUID
     answer: Callable[[Accepted], Mapping[str, Any]]
 
