@@ -79,6 +79,12 @@ def test_names_in_the_environment(name: str, value: str, found: object) -> None:
     assert found(load(environ=BASE | {name: value}))
 
 
+def test_a_second_signature_stands_beside_rsa() -> None:
+    assert load(environ=BASE | {"POSTROOM_DKIM_SECOND_SIGNATURE": "on"}).dkim.second_signature
+    (problem,) = problems(POSTROOM_DKIM_SECOND_SIGNATURE="on", POSTROOM_DKIM_ALGORITHM="ed25519-sha256")
+    assert problem.startswith("dkim.second_signature: ")
+
+
 @pytest.mark.covers("edge:G5")
 @pytest.mark.parametrize("value", ["52428801", "65535", "x"])
 def test_how_large_composed_mail_may_be_made(value: str) -> None:

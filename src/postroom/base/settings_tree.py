@@ -262,6 +262,9 @@ class DkimSettings(_Section):
 
     algorithm: DkimAlgorithm = DkimAlgorithm.RSA_SHA256
     """What new keys are made for: `rsa-sha256`, which everybody can verify, or `ed25519-sha256`."""
+    second_signature: bool = False
+    """Whether mail is signed a second time, with Ed25519, beside RSA. Publish its records first: `postroom dkim show
+    --second`."""
 
 
 class DnsSettings(_Section):
@@ -452,6 +455,8 @@ def cross_checks(settings: Settings) -> Iterator[str]:
         yield "tls.cert_path, tls.key_path: both or neither must be set"
     if settings.queue.return_path_host == settings.platform_domain:
         yield "queue.return_path_host: wants a name of its own; mailboxes are at platform_domain"
+    if settings.dkim.second_signature and settings.dkim.algorithm is not DkimAlgorithm.RSA_SHA256:
+        yield "dkim.second_signature: wants dkim.algorithm = rsa-sha256, beside which it stands"
     yield from _relay_checks(settings.queue)
 
 

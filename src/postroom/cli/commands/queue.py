@@ -21,7 +21,7 @@ from postroom.outbound import bounces, claiming
 from postroom.outbound.models import QueueState
 from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem
 from postroom.outbound.rules import Action
-from postroom.outbound.signing import DkimKeys
+from postroom.sending import dkim_keys_of
 from postroom.worker import SCHEDULES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that is waiting, and work that was given up.")
@@ -182,13 +182,12 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def _mail_queue(core: Core) -> MailQueue:
-    keys = DkimKeys(core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key)
     return MailQueue(
         core.database,
         core.blobs,
         core.clock,
         core.ids,
-        sign=keys.sign,
+        sign=dkim_keys_of(core).sign,
         changed=lambda ref, modseq: core.live.changed(ref.mailbox_id, modseq),
         wake=lambda: None,  # the servers look every few seconds
         keep=timedelta(days=core.settings.queue.retention_days),
