@@ -17,7 +17,9 @@ from postroom.mailauth.canonical import (
     to_wire,
 )
 from postroom.mailauth.dkim_key import PrivateKey, record_name
-from postroom.mailauth.dkim_signature import FIELD_NAME, MAX_DOMAIN, MAX_FIELD_BYTES, to_ascii
+from postroom.mailauth.dkim_signature import FIELD_NAME, MAX_FIELD_BYTES
+from postroom.mailauth.folding import Lines
+from postroom.mailauth.names import MAX_DOMAIN, to_ascii
 
 SIGNED_ALWAYS: Final = (
     "From",
@@ -35,8 +37,6 @@ SIGNED_ALWAYS: Final = (
 )
 """Fields named once more than there are, so that none can be added to a signed message (RFC 6376 §5.4, §8.15)."""
 SIGNED_IF_PRESENT: Final = ("List-Unsubscribe", "List-Unsubscribe-Post")
-MAX_LINE: Final = 78
-"""Characters of a line of the field, where one value that cannot be folded allows it (RFC 5322 §2.1.1)."""
 
 _FIELD_TITLE: Final = "DKIM-Signature"
 
@@ -155,7 +155,7 @@ def _field(
     body_hash: str,
     fields: Sequence[HeaderField],
 ) -> bytes:
-    lines = _Lines(f"{_FIELD_TITLE}:")
+    lines = Lines(f"{_FIELD_TITLE}:")
     lines.add("v=1;")
     lines.add(f"a={signer.key.algorithm};")
     lines.add(f"c={policy.header}/{policy.body};")
@@ -179,42 +179,3 @@ def _field(
     digest = header_digest(fields, [name.lower() for name in names], unsigned, policy.header)
     lines.fill(base64.b64encode(signer.key.sign_digest(digest)).decode("ascii"))
     return lines.text().encode("ascii") + b"\r\n"
-
-
-class _Lines:
-    """A field in the making, folded where white space is allowed (RFC 6376 §3.5)."""
-
-    __slots__ = ("_done", "_line")
-
-    def __init__(self, start: str) -> None:
-        self._done: list[str] = []
-        self._line = start
-
-    def add(self, text: str) -> None:
-        """Add after a space or a fold."""
-        if len(self._line) + 1 + len(text) <= MAX_LINE:
-            self._line += f" {text}"
-        else:
-            self._fold(text)
-
-    def append(self, text: str) -> None:
-        """Add directly, or after a fold."""
-        if len(self._line) + len(text) <= MAX_LINE:
-            self._line += text
-        else:
-            self._fold(text)
-
-    def fill(self, text: str) -> None:
-        """Add directly, folded anywhere."""
-        room = MAX_LINE - len(self._line)
-        self._line += text[:room]
-        for at in range(room, len(text), MAX_LINE - 1):
-            self._fold(text[at : at + MAX_LINE - 1])
-
-    def _fold(self, text: str) -> None:
-        self._done.append(self._line)
-        self._line = f" {text}"
-
-    def text(self) -> str:
-        """All lines, without a CRLF at the end."""
-        return "\r\n".join((*self._done, self._line))
