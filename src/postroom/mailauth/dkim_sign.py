@@ -120,7 +120,7 @@ def sign(
     hasher.update(wire[at:])
     body_hash = base64.b64encode(hasher.digest()).decode("ascii")
     times = f"t={signed_at};" if expires_at is None else f"t={signed_at}; x={expires_at};"
-    names = _names(counts, policy)
+    names = signed_names(counts, policy)
     return b"".join(_field(signer, policy, times, names, body_hash, fields) for signer in signers)
 
 
@@ -137,7 +137,7 @@ def sign_message(
     return sign(wire, signers, signed_at=signed_at, expires_at=expires_at, policy=policy) + wire
 
 
-def _names(counts: Counter[str], policy: SigningPolicy) -> list[str]:
+def signed_names(counts: Counter[str], policy: SigningPolicy) -> list[str]:
     """The names of `h=`, each as often as RFC 6376 §5.4.2 wants it."""
     names: list[str] = []
     for name in policy.always:
@@ -163,6 +163,21 @@ def _field(
     lines.add(f"s={signer.selector};")
     for tag in times.split():
         lines.add(tag)
+    return finish_field(lines, names, body_hash, fields, signer.key, policy.header)
+
+
+def finish_field(
+    lines: Lines,
+    names: Sequence[str],
+    body_hash: str,
+    fields: Sequence[HeaderField],
+    key: PrivateKey,
+    canonicalisation: Canonicalisation,
+) -> bytes:
+    """A signature field, of which `lines` has the beginning: `h=`, `bh=` and `b=` are added.
+
+    Raises `SigningError` when it gets too large.
+    """
     last = len(names) - 1
     for number, name in enumerate(names):
         text = f"{name};" if number == last else f"{name}:"
@@ -172,10 +187,16 @@ def _field(
             lines.add(f"h={text}")
     lines.add(f"bh={body_hash};")
     lines.add("b=")
+    unsigned = unsigned_field(lines)
+    digest = header_digest(fields, [name.lower() for name in names], unsigned, canonicalisation)
+    lines.fill(base64.b64encode(key.sign_digest(digest)).decode("ascii"))
+    return lines.text().encode("ascii") + b"\r\n"
+
+
+def unsigned_field(lines: Lines) -> HeaderField:
+    """A field up to its empty `b=`, as it is hashed. Raises `SigningError` when it gets too large."""
     raw = lines.text().encode("ascii")
     if len(raw) > MAX_FIELD_BYTES // 2:
         raise SigningError("too many fields to be signed")
-    unsigned = HeaderField(FIELD_NAME, raw, len(_FIELD_TITLE) + 1)
-    digest = header_digest(fields, [name.lower() for name in names], unsigned, policy.header)
-    lines.fill(base64.b64encode(signer.key.sign_digest(digest)).decode("ascii"))
-    return lines.text().encode("ascii") + b"\r\n"
+    title = raw.partition(b":")[0]
+    return HeaderField(title.decode("ascii").lower(), raw, len(title) + 1)
