@@ -73,6 +73,8 @@ def test_the_examples_of_rfc_8601() -> None:
         ('a; auth=pass smtp.auth="a b"@c.example', [("auth", "pass", {"smtp.auth": "a b@c.example"})]),
         (r'a; x=pass policy.x="q\"u\\o;te (no)"', [("x", "pass", {"policy.x": 'q"u\\o;te (no)'})]),
         ("a; spf=pass smtp.mailfrom=; dkim=none", [("spf", "pass", {"smtp.mailfrom": ""}), ("dkim", "none", {})]),
+        ("a; spf=pass smtp.mailfrom= smtp.helo=h", [("spf", "pass", {"smtp.mailfrom": "", "smtp.helo": "h"})]),
+        ("a; spf=pass smtp.mailfrom= h.example", [("spf", "pass", {"smtp.mailfrom": "h.example"})]),
         ("a; spf=pass;", [("spf", "pass", {})]),
         ("a;;; spf=pass;;", [("spf", "pass", {})]),
         ("a; dkim=pass header.b=abc/d+e==", [("dkim", "pass", {"header.b": "abc/d+e=="})]),

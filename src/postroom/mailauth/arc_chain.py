@@ -107,6 +107,9 @@ class ArcResult:
         return {"result": self.status.value, "instances": self.instances, "reason": self.reason.value}
 
 
+NO_CHAIN: Final = ArcResult(ArcReason.NO_CHAIN)
+
+
 def collect(fields: Sequence[HeaderField]) -> tuple[ArcSet, ...]:
     """The sets, the oldest first. Raises `ArcError` for a chain that is not sound (RFC 8617 §5.2 steps 1 to 3)."""
     found: dict[tuple[int, str], HeaderField] = {}

@@ -26,6 +26,7 @@ _PAIR: Final = re.compile(r"\\(.)", re.DOTALL)
 _FOLD: Final = re.compile(r"\r?\n")  # not part of a quoted string (RFC 5322 §3.2.4)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 _COMMENT_MARK: Final = re.compile(r"[()]|\\.", re.DOTALL)
+_PROPERTY: Final = re.compile(r"[ \t\r\n]++[A-Za-z0-9-]++\.[A-Za-z0-9-]++=")
 _VERSION: Final = re.compile(r"[0-9]{1,9}(?![^\s;(=])")
 # A token (RFC 2045 §5.1), or an address or domain, none of which has to be quoted.
 _BARE: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`{|}~-]++(?:@[A-Za-z0-9._-]++)?|@[A-Za-z0-9._-]++")
@@ -241,7 +242,9 @@ class _Scanner:
             self.skip()
             name = self.keyword()
             self._expect("=")
-            properties.append(Property(type_, name, self.value()))
+            # White space may follow; but what then looks like another property is one, and this has no value.
+            empty = _PROPERTY.match(self._text, self._at) is not None
+            properties.append(Property(type_, name, "" if empty else self.value()))
         return MethodResult(method, result, tuple(properties[:MAX_PROPERTIES]), reason, version)
 
     def _more(self) -> bool:
