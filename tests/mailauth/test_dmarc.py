@@ -1,10 +1,11 @@
 """DMARC: discovery, organisations, alignment, results; authheaders as another opinion."""
 
+import functools
 import itertools
 from types import SimpleNamespace
 
+import authheaders  # type: ignore[import-untyped]  # it has no annotations
 import pytest
-from authheaders import dmarc_per_from  # type: ignore[import-untyped]  # it has no annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,22 @@ def test_the_policy_in_force(
     result = judged(author, records, exists=exists)
     assert (result.policy, result.record_domain) == (policy, where)
     assert result.reason is (DmarcReason.NO_RECORD if policy is None else DmarcReason.NOT_ALIGNED)
+
+
+@pytest.mark.covers("RFC 9989 §4.7")
+def test_existence_is_asked_for_only_where_it_matters() -> None:
+    full = REJECT + "; sp=quarantine; np=none"
+    below = judged("a.example.com", {"example.com": full})
+    assert below.existence_matters
+    for exists in (True, False):
+        assert below.with_existence(exists) == judged("a.example.com", {"example.com": full}, exists=exists)
+    for other in (
+        judged("example.com", {"example.com": full}),
+        judged("a.example.com", {"example.com": REJECT}),
+        judged("a.example.com", {}),
+    ):
+        assert not other.existence_matters
+        assert other.with_existence(False) is other
 
 
 @pytest.mark.covers("RFC 7489 §6.6.3", "edge:D1")
@@ -340,6 +357,10 @@ def test_never_raises(author: str, signed_by: str, by: str, text: bytes) -> None
     queries(author, [signed_by, by])
 
 
+# It reads the list of suffixes for every question.
+for module in (authheaders, authheaders.dmarc_lookup):
+    module.get_org_domain = functools.cache(module.get_org_domain)
+
 PLAIN = st.dictionaries(
     st.sampled_from(["example.com", "a.example.com", "other.co.uk"]),
     st.sampled_from(
@@ -367,7 +388,7 @@ def test_authheaders_agrees(
     def words(passes: bool) -> str:
         return "pass" if passes else "fail"
 
-    theirs = dmarc_per_from(
+    theirs = authheaders.dmarc_per_from(
         author,
         spf_result=SimpleNamespace(result=words(spf_passes), smtp_mailfrom=f"a@{mailed}"),
         dkim_result=SimpleNamespace(result=words(dkim_passes), header_d=signed),

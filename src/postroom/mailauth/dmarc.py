@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from postroom.mailauth.dkim_result import SignatureResult, Status
@@ -120,6 +120,21 @@ class DmarcResult:
     @property
     def status(self) -> DmarcStatus:
         return self.reason.status
+
+    @property
+    def existence_matters(self) -> bool:
+        """Whether the policy depends on DNS knowing the author's domain (`np=`): see `with_existence`."""
+        return (
+            self.record is not None
+            and self.record.missing_policy is not None
+            and self.record_domain != self.author_domain
+        )
+
+    def with_existence(self, exists: bool) -> "DmarcResult":
+        """The result, it being known whether the author's domain exists (A, AAAA or MX)."""
+        if self.record is None or not self.existence_matters:
+            return self
+        return replace(self, policy=self.record.policy_for_subdomain(exists=exists))
 
     def document(self) -> dict[str, str | None]:
         """As JSON keeps it (inbound §17 step 8)."""
