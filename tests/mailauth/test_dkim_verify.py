@@ -282,6 +282,39 @@ def test_flags_of_the_key() -> None:
     assert one(below).identity == "a@mail.example.com"
 
 
+@pytest.mark.covers("RFC 6376 §3.5", "RFC 6376 §3.6.1")
+def test_tags_that_mean_nothing_to_us() -> None:
+    """`z=` may be anything, `g=` is a tag of DKIM's first edition, and unknown tags are ignored."""
+    with_tags = by_hand(MAIL, more="z=From:a=20b|Subject:; q=x/y:dns/txt; odd_1=; ") + MAIL
+    assert one(with_tags).status is Status.PASS
+    for more in (b"; g=nobody", b"; n=a note; x=y", b"; s=email:x", b"; h=sha1:sha256"):
+        assert one(SIGNED, Answers({NAME: [RECORD + more]})).status is Status.PASS
+
+
+@pytest.mark.covers("RFC 6376 §5.4.2")
+def test_fields_of_one_name_count_from_the_bottom() -> None:
+    raw = b"X-A: top\r\nX-A: bottom\r\n" + MAIL
+    once = by_hand(raw, names="from:x-a")
+    assert one(once + raw).status is Status.PASS
+    assert one(once + raw.replace(b"X-A: top\r\n", b"")).status is Status.PASS
+    assert one(once + raw.replace(b"X-A: bottom\r\n", b"")).reason is Reason.SIGNATURE
+    twice = by_hand(raw, names="from:x-a:x-a")
+    assert one(b"X-A: more\r\n" + twice + raw).status is Status.PASS
+    assert one(twice + raw.replace(b"X-A: top\r\n", b"")).reason is Reason.SIGNATURE
+
+
+@pytest.mark.covers("mail-server:C8", "RFC 8463 §3")
+def test_two_keys_at_once_and_an_end() -> None:
+    raw = sign_message(MAIL, [signer(rsa_key()), signer(ed_key())], signed_at=NOW, expires_at=NOW + 60)
+    results = run(raw)
+    assert [(r.status, r.algorithm, r.expires_at) for r in results] == [
+        (Status.PASS, "rsa-sha256", NOW + 60),
+        (Status.PASS, "ed25519-sha256", NOW + 60),
+    ]
+    assert {r.reason for r in run(raw, now=NOW + 361)} == {Reason.EXPIRED}
+    assert {r.status for r in run(raw, now=NOW + 360)} == {Status.PASS}
+
+
 @pytest.mark.covers("RFC 8301 §3.2")
 def test_weak_keys_are_refused() -> None:
     weak = rsa.RSAPublicNumbers(65537, (1 << 767) + 12345).public_key()
@@ -291,11 +324,11 @@ def test_weak_keys_are_refused() -> None:
     assert (result.status, result.reason, result.key_bits) == (Status.POLICY, Reason.WEAK_KEY, 768)
 
 
-def by_hand(raw: bytes, *, length: int | None = None, names: str = "from") -> bytes:
+def by_hand(raw: bytes, *, length: int | None = None, names: str = "from", more: str = "") -> bytes:
     """A signature of `raw` such as ours never are: with `l=`, or over other signatures."""
     at = find_body(raw)
     digest = hashlib.sha256(reference_body(raw[at:], True)[:length]).digest()
-    text = f"DKIM-Signature: v=1; a=ed25519-sha256; c=relaxed/relaxed; d={DOMAIN}; s=ed25519; h={names}; "
+    text = f"DKIM-Signature: v=1; a=ed25519-sha256; c=relaxed/relaxed; d={DOMAIN}; s=ed25519; {more}h={names}; "
     text += f"bh={base64.b64encode(digest).decode()}; " + ("b=" if length is None else f"l={length}; b=")
     unsigned = HeaderField("dkim-signature", text.encode(), len("DKIM-Signature:"))
     hashed = header_digest(parse_fields(raw[:at]), names.split(":"), unsigned, Canonicalisation.RELAXED)
