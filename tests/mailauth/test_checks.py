@@ -75,6 +75,16 @@ def test_all_of_dns_is_known_beforehand() -> None:
     assert (silent.arc.status, silent.dmarc.reason) == (ArcStatus.FAIL, DmarcReason.DNS_POLICY)
 
 
+@pytest.mark.covers("decisions:D3", "edge:D1")
+def test_domains_of_signatures_that_cannot_pass_are_known_beforehand() -> None:
+    raw = b"DKIM-Signature: v=1; d=a.b.example.com; s=x\r\nDKIM-Signature: v=2; d=c.b.Example.com\r\n" + SIGNED
+    at = find_body(raw)
+    checks = Checks(raw[:at], now=NOW, author=DOMAIN, sender=None)
+    assert {f"_dmarc.{name}.example.com" for name in ("a.b", "b", "c.b")} <= set(checks.queries)
+    known = KnownAnswers({name: zone().records.get(name, []) for name in checks.queries})  # type: ignore[misc]  # no errors
+    assert found(raw, resolver=known).dmarc.dkim_aligned == (True, True, True)
+
+
 @pytest.mark.covers("edge:D9")
 def test_the_trusted_field() -> None:
     raw = b"Authentication-Results: mx.example.net; spf=pass smtp.mailfrom=a@example.com\r\n" + SIGNED

@@ -166,6 +166,14 @@ def test_policies_of_subdomains() -> None:
     assert parsed("v=DMARC1; p=reject; np=none").policy_for_subdomain(exists=True) is Policy.REJECT
 
 
+@pytest.mark.covers("mail-server:B4")
+def test_the_milder_of_two() -> None:
+    none, quarantine, reject = Policy
+    assert [one.milder(two) for one in Policy for two in Policy] == [
+        none, none, none, none, quarantine, quarantine, none, quarantine, reject,
+    ]  # fmt: skip
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes(text: bytes) -> None:
     assert parse_record(text) is None or is_record(text)

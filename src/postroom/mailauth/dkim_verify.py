@@ -39,6 +39,10 @@ class _Candidate:
     signature: Signature | None
     reason: Reason | None
 
+    @property
+    def domain(self) -> str:
+        return describe(Reason.SYNTAX, self.tags).domain if self.signature is None else self.signature.domain
+
 
 class Verifier:
     """The verification of one message: `update` with the body, piece by piece, then `results`, once.
@@ -90,8 +94,9 @@ class Verifier:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains that sign, each once, as far as they can pass."""
-        return tuple(dict.fromkeys(signature.domain for signature in self._pending()))
+        """The domains that the results will name, each once: those whose alignment will be asked for."""
+        named = (candidate.domain for candidate in self._candidates)
+        return tuple(dict.fromkeys(domain for domain in named if domain))
 
     def update(self, data: bytes) -> None:
         """Take the next octets of the body, as received."""

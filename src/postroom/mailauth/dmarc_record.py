@@ -30,6 +30,11 @@ class Policy(StrEnum):
     QUARANTINE = "quarantine"
     REJECT = "reject"
 
+    def milder(self, other: "Policy") -> "Policy":
+        """Of both that which does less to the mail (mail-server B4)."""
+        order = tuple(Policy)
+        return min(self, other, key=order.index)
+
 
 class Mode(StrEnum):
     """How much alike two domains have to be to be aligned (RFC 7489 §3.1)."""
