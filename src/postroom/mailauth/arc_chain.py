@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from postroom.mailauth.authres import AuthenticationResults, parse_arc
+from postroom.mailauth.authres import AuthenticationResults, arc_instance, parse_arc
 from postroom.mailauth.canonical import HeaderField
 from postroom.mailauth.dkim_result import DkimError, Reason
 from postroom.mailauth.dkim_signature import read_tags
@@ -175,8 +175,7 @@ def _read(field: HeaderField) -> tuple[int, Mapping[str, Tag]]:
     """Instance and tags; of ARC-Authentication-Results, which is no tag list, the instance alone."""
     tags: Mapping[str, Tag] = {}
     if field.name == RESULTS:
-        found = parse_arc(field.value)
-        instance = 0 if found is None or found.instance is None else found.instance
+        instance = arc_instance(field.value) or 0
     else:
         try:
             tags = read_tags(field)

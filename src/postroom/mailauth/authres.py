@@ -13,7 +13,9 @@ from postroom.mailauth.folding import Lines
 
 FIELD_TITLE: Final = "Authentication-Results"
 FIELD_NAME: Final = "authentication-results"
-MAX_FIELD_BYTES: Final = 32 * 1024
+MAX_FIELD_BYTES: Final = 8 * 1024
+MAX_STEPS: Final = 1000
+"""Words, values and parentheses of a field that are read; what follows is not."""
 MAX_RESULTS: Final = 100
 MAX_PROPERTIES: Final = 50
 MAX_VALUE: Final = 512
@@ -94,6 +96,14 @@ def parse_arc(value: bytes) -> AuthenticationResults | None:
     return _parse(value, arc=True)
 
 
+def arc_instance(value: bytes) -> int | None:
+    """The instance of an ARC-Authentication-Results field, whatever else it holds."""
+    try:
+        return _Scanner(value[:MAX_FIELD_BYTES].decode("utf-8", "replace")).instance()
+    except _Malformed:
+        return None
+
+
 def _parse(value: bytes, *, arc: bool) -> AuthenticationResults | None:
     if len(value) > MAX_FIELD_BYTES:
         return None
@@ -114,11 +124,12 @@ def _parse(value: bytes, *, arc: bool) -> AuthenticationResults | None:
 class _Scanner:
     """Goes through the text once, from left to right."""
 
-    __slots__ = ("_at", "_text", "quoted")
+    __slots__ = ("_at", "_left", "_text", "quoted")
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._left = MAX_STEPS
         self.quoted = False
         """Whether the last value was."""
 
@@ -138,6 +149,7 @@ class _Scanner:
             depth = 0
             while depth or self.at("("):
                 mark = _COMMENT_MARK.search(self._text, self._at)
+                self._step()
                 if mark is None:
                     self._at = len(self._text)
                     raise _Malformed
@@ -146,7 +158,15 @@ class _Scanner:
                 if not depth:
                     break
 
+    def _step(self, *, ends: bool = False) -> None:
+        """One step further; raises `_Malformed` when all has been read that may be, and where the text `ends`."""
+        self._left -= 1
+        if ends or self._left < 0:
+            self._at = len(self._text)
+            raise _Malformed
+
     def keyword(self) -> str:
+        self._step()
         found = _KEYWORD.match(self._text, self._at)
         if found is None:
             raise _Malformed
@@ -158,10 +178,8 @@ class _Scanner:
         self.skip()
         found = _QUOTED.match(self._text, self._at)
         self.quoted = found is not None
+        self._step(ends=found is None and self.at('"'))
         if found is None:
-            if self.at('"'):
-                self._at = len(self._text)
-                raise _Malformed
             atom = _ATOM.match(self._text, self._at)
             self._at = self._at if atom is None else atom.end()
             return "" if atom is None else atom[0]
