@@ -69,8 +69,8 @@ _REASONS: Final = tuple(
             r"unavailable|invalid|not listed)|(?:unknown|no such|invalid|bad|nonexistent) (?:user|recipient|mailbox|"
             r"address|account)|no mailbox (?:here )?by that name|address (?:not found|couldn['’]t be found)|"
             r"does not (?:exist|have an account)|not listed in|name is not recognized|unbekannter (?:benutzer|"
-            r"empfänger)|doesn['’]t have a [^\n]{0,30} account|existiert nicht|n['’]existe pas|no existe|non esiste|bestaat niet|"
-            r"não existe|nie istnieje|не существует|不存在|存在しません",
+            r"empfänger)|doesn['’]t have a [^\n]{0,30} account|existiert nicht|n['’]existe pas|no existe|non esiste|"
+            r"bestaat niet|não existe|nie istnieje|не существует|不存在|存在しません",
             "5.1.1",
         ),
         (
