@@ -15,6 +15,7 @@ from postroom.mail.arf import Feedback, parse_arf
 from postroom.mail.calendar import Invitation, find_invitation, is_calendar
 from postroom.mail.dsn import DeliveryReport, Evidence, ReportedRecipient, informal, parse_dsn
 from postroom.mail.mdn import Receipt, parse_mdn
+from postroom.mail.params import parse_token
 from postroom.mail.srs import MAX_HOP, hops
 
 MAX_JSON_BYTES: Final = 64 * 1024
@@ -204,7 +205,7 @@ def _header_signs(message: mime.Message, null_sender: bool) -> Iterator[Sign]:
 
 
 def _token(value: str) -> str:
-    return value.partition(";")[0].partition("(")[0].strip().lower()
+    return parse_token(value) or ""
 
 
 def _delivery_report(raw: bytes, message: mime.Message, null_sender: bool) -> tuple[DeliveryReport | None, Sign | None]:

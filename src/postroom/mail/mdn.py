@@ -5,7 +5,7 @@ from typing import Final
 
 from postroom.mail import mime, reports
 from postroom.mail.ids import normalise_message_id
-from postroom.mail.reports import cut, typed_address, typed_text
+from postroom.mail.reports import cut, typed_address
 
 _TYPES: Final = frozenset(("message/disposition-notification", "message/global-disposition-notification"))
 _MAX_MODIFIERS: Final = 10
@@ -55,7 +55,7 @@ def parse_mdn(raw: bytes, message: mime.Message | None = None) -> Receipt | None
         disposition=kind,
         modifiers=modifiers,
         automatic=None if not mode else mode.startswith("automatic"),
-        reporting_ua=typed_text(found.get("reporting-ua")),
+        reporting_ua=cut(found.get("reporting-ua")),
     )
 
 

@@ -14,7 +14,14 @@ from postroom.mail import mime, reports
 from postroom.mail.address import parse_addresses
 from postroom.mail.charset import decode
 from postroom.mail.dsn.model import Action
-from postroom.mail.dsn.report import MAX_RECIPIENTS, DeliveryReport, Evidence, ReportedRecipient, status_in
+from postroom.mail.dsn.report import (
+    MAX_RECIPIENTS,
+    DeliveryReport,
+    Evidence,
+    ReportedRecipient,
+    enhanced_in,
+    reply_status_in,
+)
 from postroom.mail.dsn.words import (
     BOUNCE_SUBJECT,
     BOUNCE_SUBJECT_START,
@@ -169,13 +176,13 @@ def _qmail_recipients(text: str) -> Iterator[ReportedRecipient]:
     for found in _QSBMF_RECIPIENT.finditer(text):
         address, reason = well_formed(found[1]), cut(one_line(found[2]))
         if address is not None:
-            status = status_in(reason) or status_said(reason or "") or "5.0.0"
+            status = _status(reason or "") or "5.0.0"
             yield ReportedRecipient(address, Action.FAILED, status, reason)
 
 
 def _in_text(message: mime.Message, explanation: str) -> list[ReportedRecipient]:
     said = action_said(explanation)
-    ours = {item.address.lower() for name in ("from", "to") for item in message.addresses(name, 20)[0]}
+    ours = {item.address.lower() for item in message.addresses("to", 20)[0]}  # a notice may name whom it is for
     found = _Explanation(explanation)
     made = [
         item
@@ -187,7 +194,7 @@ def _in_text(message: mime.Message, explanation: str) -> list[ReportedRecipient]
 
 def _judged(address: str, reason: str, said: Action | None) -> ReportedRecipient | None:
     """What the words beside an address, and else those of the whole notice, say of it; None when they say nothing."""
-    status = status_in(reason) or status_said(reason)
+    status = _status(reason)
     if said is None and status is None:
         return None
     action = said if said is Action.DELAYED and not (status or "4").startswith("5") else Action.FAILED
@@ -195,6 +202,14 @@ def _judged(address: str, reason: str, said: Action | None) -> ReportedRecipient
     if status.startswith("2"):
         return None
     return ReportedRecipient(address, action, status, cut(one_line(reason)))
+
+
+def _status(reason: str) -> str | None:
+    """An enhanced code in it, else that which fits its words, unless a reply code is of another class."""
+    code, words = reply_status_in(reason), status_said(reason)
+    if words is not None and (code is None or code[0] == words[0]):
+        code = words
+    return enhanced_in(reason) or code
 
 
 class _Explanation:

@@ -1,6 +1,7 @@
 """What a delivery report that was read says (RFC 3464; inbound §16, §27)."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -74,10 +75,21 @@ class DeliveryReport:
 
 def status_in(*texts: str | None) -> str | None:
     """The enhanced code (RFC 3463) in the first text that has one, else one made of a reply code: `550` is `5.0.0`."""
-    for text in texts:
-        if text is not None and (found := _STATUS.search(text)):
-            return f"{found[1]}.{int(found[2])}.{int(found[3])}"
-    for text in texts:
-        if text is not None and (found := _REPLY_CODE.search(text)):
-            return f"{found[1]}.0.0"
-    return None
+    return _first(enhanced_in, texts) or _first(reply_status_in, texts)
+
+
+def enhanced_in(text: str) -> str | None:
+    """The first enhanced code in a text."""
+    found = _STATUS.search(text)
+    return None if found is None else f"{found[1]}.{int(found[2])}.{int(found[3])}"
+
+
+def reply_status_in(text: str) -> str | None:
+    """What the first reply code in a text says of the status, which is its class."""
+    found = _REPLY_CODE.search(text)
+    return None if found is None else f"{found[1]}.0.0"
+
+
+def _first(read: Callable[[str], str | None], texts: tuple[str | None, ...]) -> str | None:
+    found = (read(text) for text in texts if text is not None)
+    return next((status for status in found if status is not None), None)

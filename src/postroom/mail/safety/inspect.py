@@ -57,7 +57,7 @@ _OLE_KINDS: Final = (
 _OLE_MACROS: Final = frozenset(("vba", "_vba_project", "_vba_project_cur", "macros"))
 _OLE_MACRO_OCTETS: Final = "_VBA_PROJECT".encode("utf-16-le")
 _OLE_INSTALLERS: Final = frozenset(
-    bytes.fromhex(f"{first}10c0000000000000c000000000000046") for first in ("84", "86", "82")
+    bytes.fromhex(f"{first}100c0000000000c000000000000046") for first in ("84", "86", "82")
 )  # {000C1084-…}: packages, patches, transforms
 _PDF_ENCRYPT: Final = re.compile(rb"/Encrypt(?![A-Za-z0-9])")
 _TEXT_TYPES: Final = frozenset(

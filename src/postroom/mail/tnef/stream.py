@@ -83,7 +83,7 @@ def attributes(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         name = number(data, at + 1)
         size = number(data, at + 5)
         start = at + _ATTRIBUTE_HEAD
-        if level not in (Level.MESSAGE, Level.ATTACHMENT) or size > end - start:
+        if level not in (Level.MESSAGE, Level.ATTACHMENT) or size > end - start - _CHECKSUM:
             raise Malformed("attribute")
         yield level, name, data[start : start + size]
         at = start + size + _CHECKSUM

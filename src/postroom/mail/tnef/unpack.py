@@ -208,7 +208,8 @@ def _add(made: _Message, current: _Attachment | None, room: _Room, depth: int) -
         if kind == _MESSAGE_OBJECT and bytes(data[:4]) == SIGNATURE:
             _embedded(made, data, room, depth)
             return
-    if data is None or (not data and not _names(current, made.codepage)):
+    if data is None:
+        room.complete = False  # a link, or something drawn
         return
     if room.take(len(data)):
         made.attachments.append(_unpacked(current, bytes(data), made.codepage))
