@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.mail.automation import MAX_JSON_BYTES, Kind, Sign, classify
+from postroom.mail import mime
+from postroom.mail.automation import MAX_JSON_BYTES, Kind, Sign, classify, reads_content
 
 # (header lines, null sender, sign, kind) of every row of the table that a header decides.
 ROWS = [
@@ -137,6 +138,21 @@ def test_what_is_kept_fits(recipients: int, length: int, character: str) -> None
     for entry in report["recipients"]:
         assert set(entry) == {"final_recipient", "action", "status", "diagnostic_code"}
         assert len(entry["diagnostic_code"] or "") <= 512
+
+
+@pytest.mark.parametrize(
+    ("lines", "null_sender", "wanted"),
+    [
+        ((), False, False),
+        (("List-Id: <l.example.org>", "Auto-Submitted: auto-replied"), False, False),
+        ((), True, True),
+        (("From: Postmaster@example.org",), False, True),
+        (("Content-Type: multipart/report; boundary=b",), False, True),
+        (("Content-Type: text/calendar",), False, True),
+    ],
+)
+def test_what_is_read_beyond_the_header(lines: tuple[str, ...], null_sender: bool, wanted: bool) -> None:
+    assert reads_content(mime.parse(letter(*lines)), null_sender=null_sender) is wanted
 
 
 def test_nothing_known_is_left_out_of_json() -> None:

@@ -38,7 +38,8 @@ MAX_TEXT_BYTES: Final = 64 * 1024
 MAX_LINES: Final = 2000
 _MAX_REASON_LINES: Final = 12
 
-_DAEMONS: Final = frozenset(("mailer-daemon", "postmaster"))
+DAEMONS: Final = frozenset(("mailer-daemon", "postmaster"))
+"""Local parts of the mail system itself (inbound §16, row 1)."""
 _OTHER_DAEMONS: Final = re.compile(r"mail-?daemon|mailerdaemon|mdaemon|daemon|microsoftexchange[0-9a-f]{32}", re.I)
 _QSBMF: Final = "Hi. This is the"  # the first words of a bounce in qmail's format
 _QSBMF_RECIPIENT: Final = re.compile(r"(?ms)^<([^<>\n]{1,500})>:[ \t]*\n(.*?)(?:\n[ \t]*\n|\Z)")
@@ -46,7 +47,8 @@ _QSBMF_RECIPIENT: Final = re.compile(r"(?ms)^<([^<>\n]{1,500})>:[ \t]*\n(.*?)(?:
 # From here on the text is the message that came back.
 _RETURNED: Final = re.compile(
     r"(?mi)^[ \t>]{0,8}(?:"
-    r"[-_=*]{2,}[^\n]{0,40}\b(?:copy|original|returned|undelivered|unsent|headers?|message text|forwarded)\b[^\n]{0,80}"
+    r"[-_=*]{2,}[^\n]{0,40}\b(?:copy of|(?:original|returned|undelivered|unsent|forwarded) (?:message|mail)|"
+    r"headers? of|message (?:headers?|text|follows))\b[^\n]{0,80}"
     r"|(?:the )?(?:original|returned|unsent) message(?: headers?| text| follows)?[^\n]{0,20}:[ \t\r]*$"
     r"|(?:Received|Return-Path|DKIM-Signature|MIME-Version|Message-ID|X-Mailer):"
     r")"
@@ -60,9 +62,10 @@ _TRANSCRIPT: Final = re.compile(rf"[ \t]*>>>[ \t]*RCPT TO:[ \t]*<({_ADDRESS})>",
 _ANY: Final = re.compile(rf"(?<![^\s<(\[:\"'“„«]){_ADDRESS}")
 
 
-def is_daemon(message: mime.Message) -> bool:
-    """Whether the first author is the mail system, by the local parts of inbound §16, row 1."""
-    return _author_local(message) in _DAEMONS
+def author_local(message: mime.Message) -> str:
+    """Local part of the first author in lower case; empty without one."""
+    author = message.addresses("from", 1)[0]
+    return author[0].local.lower() if author else ""
 
 
 def has_bounce_subject(message: mime.Message) -> bool:
@@ -113,15 +116,10 @@ def _is_headers(part: mime.Part) -> bool:
     return part.content_type in reports.HEADER_TYPES
 
 
-def _author_local(message: mime.Message) -> str:
-    author = message.addresses("from", 1)[0]
-    return author[0].local.lower() if author else ""
-
-
 def _looks_like_bounce(message: mime.Message) -> bool:
-    local = _author_local(message)
+    local = author_local(message)
     return (
-        local in _DAEMONS
+        local in DAEMONS
         or _OTHER_DAEMONS.fullmatch(local) is not None
         or BOUNCE_SUBJECT_START.match((message.subject or "")[:512].lstrip()) is not None
     )
@@ -255,7 +253,7 @@ class _Explanation:
         if address is None:
             return
         # Boilerplate names the postmaster.
-        if address.partition("@")[0].lower() in _DAEMONS or len(self.entries) >= 2 * MAX_RECIPIENTS:
+        if address.partition("@")[0].lower() in DAEMONS or len(self.entries) >= 2 * MAX_RECIPIENTS:
             return
         key = next((key for key in (address, address.lower()) if key in self.entries), address)
         self._lines = self.entries.setdefault(key, [])

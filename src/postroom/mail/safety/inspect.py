@@ -90,7 +90,7 @@ def inspect(data: bytes, content_type: str, filename: str | None) -> Inspected:
     Never raises on content. Reads directories of containers, and inflates at most 1 MiB of each of few members: time is
     linear in the octets, with at most 16 MiB inflated.
     """
-    declared = content_type.strip().lower()
+    declared = content_type.partition(";")[0].strip().lower()
     seen = _seen(data, declared, filename)
     risks = set(seen.risks)
     ending = extension(filename) if filename else ""

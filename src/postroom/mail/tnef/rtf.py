@@ -5,7 +5,7 @@ from typing import Final
 
 from postroom.mail import charset
 
-MAX_RTF_BYTES: Final = 4 * 1024 * 1024
+MAX_RTF_BYTES: Final = 2 * 1024 * 1024
 MAX_TEXT_CHARS: Final = 512 * 1024
 
 _COMPRESSED: Final = b"LZFu"
@@ -44,7 +44,7 @@ _MAX_GROUPS: Final = 1000
 
 
 def decompress(data: bytes) -> bytes | None:
-    """RTF of a PidTagRtfCompressed value, at most 4 MiB; None for what is none. Never raises on content."""
+    """RTF of a PidTagRtfCompressed value, at most 2 MiB; None for what is none. Never raises on content."""
     if len(data) < _HEADER:
         return None
     raw_size = int.from_bytes(data[4:8], "little")
