@@ -42,6 +42,13 @@ BOB = "bob@example.org"
         (f"Still undelivered, will keep trying:\n{BOB}\n451 4.3.0 later", (BOB, "delayed", "4.3.0")),
         (f"Will keep trying.\n{BOB}\n550 5.1.1 no such user", (BOB, "failed", "5.1.1")),
         (f">>> RCPT TO:<{BOB}>\n<<< 552 5.2.2 Over quota", (BOB, "failed", "5.2.2")),
+        (f"Delivery has failed to:\n\n{BOB}<mailto:{BOB}>\nThe address was not found.\n", (BOB, "failed", "5.1.1")),
+        (f"Could not be delivered.\n\n  Recipient address: {BOB}\n  Reason: unknown host", (BOB, "failed", "5.1.2")),
+        (f"User mailbox exceeds allowed size: {BOB}", (BOB, "failed", "5.2.2")),
+        (f"Unknown user: {BOB}\n\nOriginal message follows.", (BOB, "failed", "5.1.1")),
+        (f"Delivery failed:\n\n  Bob Smith ({BOB})\n     The address was not found.", (BOB, "failed", "5.1.1")),
+        (f"There was a temporary problem delivering to {BOB}. We'll retry for 46 hours; you'll be told if the delivery "
+         "fails permanently.", (BOB, "delayed", "4.0.0")),
         (f"could not be delivered\n{BOB}\n\n----- Original message -----\neve@example.org", (BOB, "failed", "5.0.0")),
     ],
 )  # fmt: skip
@@ -59,6 +66,8 @@ def test_one_recipient(text: str, wanted: tuple[str, str, str]) -> None:
         f"{BOB}\n250 2.1.5 Ok",
         "Your message could not be delivered. Write to postmaster@example.net for help.",
         "could not be delivered to\nann@example.com",
+        "could not be delivered. For help write to <help@example.net>",
+        "could not be delivered\nPlease write to <help@example.net>",
         f"could not be delivered\n\n----- Original message -----\n{BOB}",
         "could not be delivered\n\nReceived: from x\nbob@example.org",
     ],

@@ -53,12 +53,23 @@ _RETURNED: Final = re.compile(
     r"|(?:Received|Return-Path|DKIM-Signature|MIME-Version|Message-ID|X-Mailer):"
     r")"
 )
-_ADDRESS: Final = r"[^\s<>()\[\],;:\"'@]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,20}"
+# The domain possessive, so that no shorter one is taken when what follows does not fit.
+_ADDRESS: Final = r"[^\s<>()\[\],;:\"'@]{1,64}@[\w-]{1,63}+(?:\.[\w-]{1,63}+){0,20}+"
 _AT_START: Final = re.compile(
-    rf"[ \t]*(?:[-*•·][ \t]+)?(?:<({_ADDRESS})>|'({_ADDRESS})'|({_ADDRESS}))(?=[\s:.,;(]|\Z)(.*)", re.DOTALL
+    rf"[ \t]*(?:[-*•·][ \t]+)?(?:<({_ADDRESS})>|'({_ADDRESS})'|({_ADDRESS}))(?=[\s:.,;(<]|\Z)(.*)", re.DOTALL
+)
+_LABELLED: Final = re.compile(
+    rf"[ \t]*(?:(?:failed |final |original )?recipients?(?: address)?|address|empfänger|destinataire|destinatario)"
+    rf"[ \t]*:[ \t]*<?({_ADDRESS})",
+    re.IGNORECASE,
+)
+_NAMED: Final = re.compile(
+    rf"[ \t]*(?![^\n]* (?:to|at) [<(])[\"'A-ZÀ-Þ][^<>()@:\n]{{0,63}}[ \t][<(]({_ADDRESS})[>)][ \t]*\Z"
 )
 _REPLY: Final = re.compile(rf"[ \t]*(?:<<<[ \t]*)?[45]\d\d[ -](?:[45]\.\d{{1,3}}\.\d{{1,3}}[ \t]+)?<({_ADDRESS})>")
 _TRANSCRIPT: Final = re.compile(rf"[ \t]*>>>[ \t]*RCPT TO:[ \t]*<({_ADDRESS})>", re.IGNORECASE)
+_ABOUT_MAILBOXES: Final = ("5.1.", "5.2.")
+_ASK: Final = re.compile(r"contact|write|help|assist|question", re.IGNORECASE)
 _ANY: Final = re.compile(rf"(?<![^\s<(\[:\"'“„«]){_ADDRESS}")
 
 
@@ -229,23 +240,32 @@ class _Explanation:
         transcript = _TRANSCRIPT.match(line)
         reply = _REPLY.match(line)
         start = _AT_START.match(line)
+        named = _LABELLED.match(line) or _NAMED.match(line)
         if transcript is not None:
             self._enter(transcript[1], "")
+        elif named is not None:
+            self._enter(named[1], "")
         elif reply is not None:
             self._enter(reply[1], line)
         elif start is not None:
             self._enter(start[1] or start[2] or start[3], start[4].lstrip(" \t:.,;"))
-        elif (named := self._sentence(line)) is not None:
-            self._enter(named, line)
+        elif (found := self._sentence(line)) is not None:
+            self._enter(found, line)
         elif self._lines is not None and len(self._lines) < _MAX_REASON_LINES:
             self._lines.append(line.strip())
         self._blanks = 0
 
     def _sentence(self, line: str) -> str | None:
         """The one address of a line that says that something failed: `could not be delivered to bob@example.org`."""
-        if "@" not in line or action_said(line) is None:
+        if "@" not in line:
             return None
-        found = {item[0].rstrip(".") for item in islice(_ANY.finditer(line), 3)}
+        if action_said(line) is None and not (status_said(line) or "").startswith(_ABOUT_MAILBOXES):
+            return None
+        found = {
+            item[0].rstrip(".")
+            for item in islice(_ANY.finditer(line), 3)
+            if _ASK.search(line, max(0, item.start() - 40), item.start()) is None
+        }
         return found.pop() if len(found) == 1 else None
 
     def _enter(self, text: str, reason: str) -> None:

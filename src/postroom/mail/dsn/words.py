@@ -34,10 +34,12 @@ _DELAYED: Final = re.compile(
     r"(?:has|have|been|was|is) (?:been )?delayed|not yet been delivered|has not been delivered yet|still undelivered|"
     r"could not be delivered yet|will (?:keep|continue|be retried|retry)|delivery attempts will continue|"
     r"do(?:es)? not need to (?:resend|send) (?:your|the) (?:message|mail)|no action is required|transient non-?fatal|"
-    r"temporary delivery failure|noch nicht zugestellt|verzögert|retardée|todavía no|en retraso|ritardata|vertraagd|"
+    r"temporary (?:delivery failure|problem)|delivery incomplete|(?:we|it)(?:['’]| wi)ll (?:be )?retr|"
+    r"noch nicht zugestellt|verzögert|retardée|todavía no|en retraso|ritardata|vertraagd|"
     r"отложен|遅延",
     re.IGNORECASE,
 )
+_PERMANENT: Final = re.compile(r"permanent (?:fatal |delivery )?(?:error|failure)|failed permanently", re.IGNORECASE)
 _FAILED: Final = re.compile(
     r"permanent (?:fatal )?error|permanent failure|failed permanently|fatal errors?|undeliver(?:able|ed)|"
     r"(?:could|can|was|were|has|have|did|is)(?: ?not|n['’]t)(?: be(?:en)?)? (?:deliver|reach|sent|complete|accept)|"
@@ -59,15 +61,15 @@ _REASONS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), status)
     for pattern, status in (
         (
-            r"mailbox (?:is )?(?:full|over quota)|(?:over|exceeded|exceeds|out of)[^\n]{0,20} (?:quota|storage)|quota "
-            r"(?:is )?exceeded|postfach (?:ist )?voll|boîte[^\n]{0,30}pleine|buz[oó]n[^\n]{0,20}lleno|"
+            r"mailbox (?:is )?(?:full|over quota|exceeds)|(?:over|exceeded|exceeds|out of)[^\n]{0,20} (?:quota|"
+            r"storage)|quota (?:is )?exceeded|postfach (?:ist )?voll|boîte[^\n]{0,30}pleine|buz[oó]n[^\n]{0,20}lleno|"
             r"casella[^\n]{0,20}piena",
             "5.2.2",
         ),
         (
             r"(?:user|recipient|mailbox|account|addressee)[^\n]{0,30}(?:unknown|not found|does ?n[o']t exist|not exist|"
             r"unavailable|invalid|not listed)|(?:unknown|no such|invalid|bad|nonexistent) (?:user|recipient|mailbox|"
-            r"address|account)|no mailbox (?:here )?by that name|address (?:not found|couldn['’]t be found)|"
+            r"address|account)|no mailbox (?:here )?by that name|address (?:(?:was )?not found|couldn['’]t be found)|"
             r"does not (?:exist|have an account)|not listed in|name is not recognized|unbekannter (?:benutzer|"
             r"empfänger)|doesn['’]t have a [^\n]{0,30} account|existiert nicht|n['’]existe pas|no existe|non esiste|"
             r"bestaat niet|não existe|nie istnieje|не существует|不存在|存在しません",
@@ -75,7 +77,8 @@ _REASONS: Final = tuple(
         ),
         (
             r"(?:host|domain)(?: name)? (?:is )?(?:unknown|not found|lookup failure)|unknown (?:host|domain)|"
-            r"name or service not known|(?:unrouteable|unroutable) (?:address|mail domain)|could ?n[o']t find any host|"
+            r"illegal host|name or service not known|(?:unrouteable|unroutable) (?:address|mail domain)|"
+            r"could ?n[o']t find any host|"
             r"domain (?:does ?n[o']t exist|couldn['’]t be found)",
             "5.1.2",
         ),
@@ -99,7 +102,7 @@ def action_said(text: str) -> Action | None:
     A warning also says that the mail was not delivered, and a failure may tell of tries in the past: what the notice
     says of waiting counts, unless it says that something is permanent.
     """
-    if _DELAYED.search(text) is not None and "permanent" not in text.lower():
+    if _DELAYED.search(text) is not None and _PERMANENT.search(text) is None:
         return Action.DELAYED
     return Action.FAILED if _FAILED.search(text) is not None else None
 

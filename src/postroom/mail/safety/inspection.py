@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from postroom.mail.safety import ole, sniff, zip_directory
+from postroom.mail.safety import ole, signatures, zip_directory
 from postroom.mail.safety.risk import (
     EXECUTABLE_EXTENSIONS,
     MACRO_EXTENSIONS,
@@ -16,7 +16,7 @@ from postroom.mail.safety.risk import (
     family_of_type,
     is_disguised,
 )
-from postroom.mail.safety.sniff import UNKNOWN
+from postroom.mail.safety.signatures import UNKNOWN
 from postroom.mail.safety.zip_directory import Entry, Problem
 
 MAX_TOTAL_BYTES: Final = 100 * 1000 * 1000
@@ -32,9 +32,9 @@ MSI: Final = "application/x-msi"
 MSG: Final = "application/vnd.ms-outlook"
 
 _EXECUTABLE_TYPES: Final = frozenset(
-    (sniff.PE, sniff.ELF, sniff.MACH_O, sniff.SCRIPT, sniff.LNK, sniff.ISO, JAR, APK, MSI)
+    (signatures.PE, signatures.ELF, signatures.MACH_O, signatures.SCRIPT, signatures.LNK, signatures.ISO, JAR, APK, MSI)
 )
-_OPAQUE_TYPES: Final = frozenset((sniff.RAR, sniff.SEVEN_ZIP, sniff.CAB))
+_OPAQUE_TYPES: Final = frozenset((signatures.RAR, signatures.SEVEN_ZIP, signatures.CAB))
 _OOXML: Final = (
     ("word/", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
     ("xl/", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
@@ -104,38 +104,38 @@ def inspect(data: bytes, content_type: str, filename: str | None) -> Inspected:
 
 
 def _family(kind: str) -> Family | None:
-    return None if kind in (UNKNOWN, sniff.TNEF) else family_of_type(kind)
+    return None if kind in (UNKNOWN, signatures.TNEF) else family_of_type(kind)
 
 
 def _seen(data: bytes, declared: str, filename: str | None) -> _Seen:
     if declared.startswith("message/"):
         return _Seen(declared)  # a header, whatever its first words are
-    kind = sniff.sniff(data)
-    if kind == sniff.ZIP:
+    kind = signatures.sniff(data)
+    if kind == signatures.ZIP:
         return _Zip(data).look()
-    if kind == sniff.OLE:
+    if kind == signatures.OLE:
         return _ole(data)
     if kind in _EXECUTABLE_TYPES:
         return _Seen(kind, frozenset((Risk.EXECUTABLE,)))
     if kind in _OPAQUE_TYPES:
         return _Seen(kind, frozenset((Risk.ENCRYPTED_ARCHIVE,)))
-    if kind == sniff.GZIP:
+    if kind == signatures.GZIP:
         return _Seen(kind, _gzip(data, filename))
-    if kind == sniff.PDF:
+    if kind == signatures.PDF:
         return _Seen(kind, frozenset((Risk.ENCRYPTED_DOCUMENT,)) if _PDF_ENCRYPT.search(data) else frozenset())
     return _Seen(_text_kind(kind, data, declared, filename))
 
 
 def _text_kind(kind: str, data: bytes, declared: str, filename: str | None) -> str:
     """Text in another charset than UTF-8 is text where it is declared so; which text is a matter of the label."""
-    head = data[: sniff.SNIFF_BYTES]
+    head = data[: signatures.SNIFF_BYTES]
     if kind == UNKNOWN and head and declared.startswith("text/") and _NO_TEXT.search(head) is None:
-        kind = sniff.TEXT
-    if kind != sniff.TEXT:
+        kind = signatures.TEXT
+    if kind != signatures.TEXT:
         return kind
     if declared in _TEXT_TYPES:
         return declared
-    return _TEXT_OF_EXTENSION.get(extension(filename) if filename else "", sniff.TEXT)
+    return _TEXT_OF_EXTENSION.get(extension(filename) if filename else "", signatures.TEXT)
 
 
 def _gzip(data: bytes, filename: str | None) -> frozenset[Risk]:
@@ -155,7 +155,7 @@ def _gzip(data: bytes, filename: str | None) -> frozenset[Risk]:
 def _ole(data: bytes) -> _Seen:
     found = ole.read_directory(data)
     risks: set[Risk] = set()
-    kind = next((kind for name, kind in _OLE_KINDS if name in found.names), sniff.OLE)
+    kind = next((kind for name, kind in _OLE_KINDS if name in found.names), signatures.OLE)
     if found.root_class in _OLE_INSTALLERS or any(name.startswith("\u4840") for name in found.names):
         kind = MSI
         risks.add(Risk.EXECUTABLE)
@@ -225,15 +225,15 @@ class _Zip:
         endings = {extension(name) for name in entry.names}
         if endings & ZIP_EXTENSIONS:
             self._nested(data, entry, depth)
-        elif kind == sniff.ZIP and (depth < MAX_NESTING or not endings & OFFICE_EXTENSIONS):
+        elif kind == signatures.ZIP and (depth < MAX_NESTING or not endings & OFFICE_EXTENSIONS):
             self._nested(data, entry, depth)  # documents embed documents, however deep
 
     def _stored_kind(self, data: bytes, entry: Entry) -> str | None:
         """The type of what is not packed; scripts within archives go by their names."""
         if not zip_directory.is_stored(entry):
             return None
-        kind = sniff.sniff(data[entry.start : entry.start + min(entry.packed, 0x8001 + 8)])
-        return None if kind == sniff.SCRIPT else kind
+        kind = signatures.sniff(data[entry.start : entry.start + min(entry.packed, 0x8001 + 8)])
+        return None if kind == signatures.SCRIPT else kind
 
     def _nested(self, data: bytes, entry: Entry, depth: int) -> None:
         if depth >= MAX_NESTING:
@@ -275,16 +275,18 @@ class _Zip:
             types = self._content(self._data, named[_CONTENT_TYPES])
             if types is not None and _MACRO_PARTS.search(types):
                 self._risks.add(Risk.MACRO)
-            return next((kind for prefix, kind in _OOXML if any(name.startswith(prefix) for name in named)), sniff.ZIP)
+            return next(
+                (kind for prefix, kind in _OOXML if any(name.startswith(prefix) for name in named)), signatures.ZIP
+            )
         return self._odf(named)
 
     def _odf(self, named: dict[str, Entry]) -> str:
         entry = named.get("mimetype")
         if entry is None or entry.size > 256 or entry.encrypted:
-            return sniff.ZIP
+            return signatures.ZIP
         found = _ODF_TYPE.match(self._content(self._data, entry) or b"")
         if found is None:
-            return sniff.ZIP
+            return signatures.ZIP
         manifest = named.get(_ODF_MANIFEST)
         if manifest is not None and b"encryption-data" in (self._content(self._data, manifest) or b""):
             self._risks.add(Risk.ENCRYPTED_DOCUMENT)
