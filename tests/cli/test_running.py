@@ -31,6 +31,7 @@ def place(tmp_path: Path) -> tuple[Path, int]:
     data_dir.mkdir(mode=0o700)
     (data_dir / "postroom.toml").write_text(
         f'env = "local"\nplatform_domain = "agents.example"\n[smtp]\nhost = "127.0.0.1"\nport = {base + 1}\n'
+        f'submission_port = {base + 3}\nsmtps_port = {base + 4}\n[lmtp]\nlisten = "{tmp_path / "lmtp"}"\n'
         f'[imap]\nhost = "127.0.0.1"\nport = {base + 2}\n[api]\nhost = "127.0.0.1"\nport = {base}\n'
     )
     return data_dir, base
@@ -70,9 +71,8 @@ def test_commands_beside_a_server(place: tuple[Path, int]) -> None:
         checked = run_program("doctor", "--json", *at, env=env)
         found = {check["name"]: check for check in checked.document["checks"]}
         assert checked.code == 0
-        assert {found[f"port.{name}"]["detail"].partition(": ")[2] for name in ("smtp", "imap", "http")} == {
-            "this Postroom listens"
-        }
+        doors = ("smtp", "submission", "smtps", "lmtp", "imap", "http")
+        assert {found[f"port.{name}"]["detail"].partition(": ")[2] for name in doors} == {"this Postroom listens"}
         second = run_program("serve", *at, env=env)
         assert second.code == 10
         assert "another Postroom" in second.err

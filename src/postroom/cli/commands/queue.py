@@ -14,23 +14,15 @@ from postroom.cli import shapes
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, LimitOption, TenantOption, find_tenant
 from postroom.cli.failures import CliError, Exit, usage
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.queues import DELIVERIES, QUEUES
 from postroom.cli.reach import run
 from postroom.db import ClaimQueue
-from postroom.mailbox import words
-from postroom.outbound import bounces, claiming
 from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem, QueueState
 from postroom.outbound.rules import Action
 from postroom.outbound.signing import DkimKeys
-from postroom.worker import SCHEDULES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that is waiting, and work that was given up.")
 
-QUEUES: Final[Mapping[str, ClaimQueue]] = MappingProxyType(
-    {"deliveries": claiming.QUEUE, "bounces": bounces.QUEUE, "words": words.QUEUE, "schedules": SCHEDULES}
-)
-"""Name → the claimed rows. `deliveries` is mail that leaves, `bounces` notices to senders, `words` the text index,
-`schedules` the periodic work."""
-DELIVERIES: Final = "deliveries"
 MAX_RETRY: Final = 10_000
 _CONVERT: Final[Mapping[str, Any]] = MappingProxyType({"bigint": int, "integer": int, "text": str})
 
