@@ -300,6 +300,7 @@ class Node:
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
             aliases=core.aliases,
+            signing_keys=core.signing_keys,
         )
         return HttpListener(
             create_http(services),

@@ -8,6 +8,7 @@ from typing import Any
 
 from postroom.accounts.models import ApiKey, Person, Tenant
 from postroom.accounts.permissions import Permission
+from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
 from postroom.outbound.queue import AttemptLog, QueueItem
@@ -102,6 +103,26 @@ def key(one: ApiKey) -> Document:
         "revoked_at": moment(one.revoked_at),
         "last_used_at": moment(one.last_used_at),
         "created_at": moment(one.created_at),
+    }
+
+
+def signing_key(purpose: Purpose, one: SigningKey) -> Document:
+    """`state`: `signing`, or `retiring` as long as what it made is honoured. Never the secret."""
+    return {
+        "purpose": purpose.value,
+        "kid": one.kid,
+        "state": "signing" if one.verify_until is None else "retiring",
+        "created_at": moment(one.created_at),
+        "verify_until": moment(one.verify_until),
+    }
+
+
+def rotation(done: Rotation) -> Document:
+    return {
+        "purpose": done.purpose.value,
+        "kid": done.key.kid,
+        "created_at": moment(done.key.created_at),
+        "previous": {"kid": done.previous, "verify_until": moment(done.verify_until), "revoked": done.revoked},
     }
 
 
