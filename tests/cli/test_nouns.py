@@ -172,6 +172,30 @@ def test_text_from_outside_is_harmless_on_a_terminal(cli: Cli) -> None:
     assert cli.json("identity", "list")["data"][0]["display_name"] == "evil \u202eeman"
 
 
+@pytest.mark.covers("cli-config-ops:A7", "FR-IDN-3")
+def test_an_identity_is_changed(cli: Cli) -> None:
+    made = cli.json("identity", "create", "bot", "--purpose", "p")
+    changed = cli.json(
+        *("identity", "update", "bot@agents.example", "--name", "Bot", "--purpose", "", "--owner-name", "Bo"),
+        *("--owner-email", "bo@example.com", "--signature-text", "Yours", "--metadata", "a=1", "--metadata", "b=x=y"),
+        *("--daily-cap", "9000", "--auto-reply", "denied", "--any-recipient"),
+    )
+    assert (changed["id"], changed["display_name"], changed["purpose"]) == (made["id"], "Bot", None)
+    assert changed["owner"] == {"name": "Bo", "email": "bo@example.com"}
+    assert changed["metadata"] == {"a": "1", "b": "x=y"}
+    assert changed["send_policy"] == {"daily_cap": 9000, "auto_reply": "denied", "require_known_recipient": False}
+    again = cli.json("identity", "update", made["id"], "--require-known-recipient")
+    assert again["send_policy"] == {**changed["send_policy"], "require_known_recipient": True}
+    assert cli.json("identity", "get", "bot@agents.example") == again
+    assert cli("identity", "pause", made["id"]).out == "bot@agents.example sends no more.\n"
+    assert cli.json("identity", "pause", made["id"])["pause_reason"] == "manual"
+    assert cli.json("identity", "resume", "bot@agents.example")["status"] == "active"
+    for wrong in ("", "--auto-reply perhaps", "--metadata a", "--metadata =a", "--metadata ", "--daily-cap -1"):
+        assert cli("identity", "update", made["id"], *wrong.split(" ")[: 2 if wrong else 0]).code == 2, wrong
+    assert cli("identity", "update", made["id"], "--owner-email", "nobody").code == 7
+    assert cli("identity", "update", "nobody@agents.example", "--name", "x").code == 5
+
+
 @pytest.mark.covers("cli-config-ops:A7", "security-privacy:A6.2")
 def test_signing_keys(cli: Cli) -> None:
     cli.json("tenant", "create", "acme")

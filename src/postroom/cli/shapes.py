@@ -11,6 +11,7 @@ from postroom.accounts.permissions import Permission
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
+from postroom.events.identities import identity_object
 from postroom.outbound.queue import AttemptLog, QueueItem
 from postroom.outbound.signing import PublicKey
 
@@ -53,28 +54,8 @@ def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
 
 
 def identity(one: Identity) -> Document:
-    return {
-        "id": one.public_id,
-        "tenant_id": one.tenant_public_id,
-        "kind": one.kind.value,
-        "username": one.username,
-        "display_name": one.display_name,
-        "purpose": one.purpose,
-        "status": one.status.value,
-        "pause_reason": None if one.pause_reason is None else one.pause_reason.value,
-        "primary_address": one.primary.address,
-        "addresses": [
-            {
-                "id": address.public_id,
-                "address": address.address,
-                "role": address.role.value,
-                "status": address.status.value,
-            }
-            for address in one.addresses
-        ],
-        "client_id": one.client_id,
-        "created_at": moment(one.created_at),
-    }
+    """As the API shows it, and its kind."""
+    return {**identity_object(one), "kind": one.kind.value}
 
 
 def alias(one: Alias) -> Document:
