@@ -69,14 +69,18 @@ def list_(
 
 @app.command()
 def show(
-    name: QueueArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="QUEUE|ID", help=f"One of {', '.join(QUEUES)}, or the id of a delivery.")
+    ],
     limit: LimitOption = 100,
     json: Json = False,
     quiet: Quiet = False,
     config: Config = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what was given up, newest first; of the id of a delivery, all about it and its attempts."""
+    """Show what a queue gave up, newest first; or all about one delivery, as `list deliveries` names it, and its
+    attempts.
+    """
     call = invocation(json, quiet, config, data_dir)
     if name.isdecimal():
         _show_delivery(call, int(name[:19]))
