@@ -13,7 +13,8 @@ import typer
 from postroom.base.settings_values import MAX_PORT
 from postroom.cli.checks import NAMES, examine, within
 from postroom.cli.failures import Exit, usage
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode, cell
 from postroom.cli.verdicts import Check, Status
 
@@ -25,8 +26,9 @@ _PORT: Final = re.compile(r"\d{1,5}", re.ASCII)
 _MARKS = {Status.PASS: "✓ pass", Status.WARN: "! warn", Status.FAIL: "✗ fail", Status.SKIP: "- skip"}
 
 
-@app.command()
+@command(app)
 def doctor(
+    call: Invocation,
     check: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,15 +39,10 @@ def doctor(
         str | None,
         typer.Option("--outgoing", metavar="HOST[:PORT]", help="Try whether mail can leave to there."),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Check configuration, data, database, mail store, queue, sending, ports, TLS and names: exit 12 when something is
     wrong. A relay that is set is signed in to, as for mail; nobody else is connected to but the host of --outgoing.
     """
-    call = invocation(json, quiet, config, data_dir)
     for name in check or ():
         if not any(within(known, name) for known in NAMES):
             raise usage(f"--check: there is no check {name!r}", f"There are {', '.join(NAMES)}.")

@@ -12,14 +12,15 @@ from postroom.cli import shapes
 from postroom.cli.arguments import (
     DEFAULT_LIMIT,
     CursorOption,
+    Fetch,
     LimitOption,
     TenantOption,
-    collect,
     find_identity,
     find_tenant,
 )
 from postroom.cli.failures import usage
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command, tell_list
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory.models import Identity, IdentityChanges, IdentityKind, IdentityStatus, NewIdentity
 
@@ -28,8 +29,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Identities: 
 IdentityArgument = Annotated[str, typer.Argument(metavar="ID|ADDRESS", help="Its id (idn_…), or an address of it.")]
 
 
-@app.command()
+@command(app)
 def create(
+    call: Invocation,
     username: Annotated[str, typer.Argument(help="The part of the address before the @ (and the tenant's suffix).")],
     display_name: Annotated[
         str | None, typer.Option("--display-name", "--name", help="Its name; the username when not given.")
@@ -42,13 +44,8 @@ def create(
         str | None, typer.Option("--client-id", help="Your own id: the same request again finds the same identity.")
     ] = None,
     tenant: TenantOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make an identity with its address and mailbox."""
-    call = invocation(json, quiet, config, data_dir)
     if kind not in tuple(IdentityKind):
         raise usage(f"--kind: {kind!r} is not agent or person")
     new = NewIdentity(
@@ -68,44 +65,33 @@ def create(
     call.output.result(run(call, work, create=True))
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    call: Invocation,
     tenant: TenantOption = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the identities of a tenant, newest first."""
-    call = invocation(json, quiet, config, data_dir)
 
-    async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
+    async def pages(core: Core) -> Fetch[Identity]:
         room = await find_tenant(core, tenant)
-        found, following = await collect(
-            lambda size, after: core.identities.page(tenant_scope(room.id), room.id, limit=size, after=after),
-            lambda one: (one.created_at, one.public_id),
-            limit,
-            cursor,
-        )
-        return [shapes.identity(one) for one in found], following
+        return lambda size, after: core.identities.page(tenant_scope(room.id), room.id, limit=size, after=after)
 
-    rows, following = run(call, work)
-    call.output.listing(
-        rows,
-        ("id", "kind", "primary_address", "display_name", "purpose", "status", "created_at"),
-        next_cursor=following,
+    tell_list(
+        call,
+        pages,
+        shapes.identity,
+        limit,
+        cursor,
+        columns=("id", "kind", "primary_address", "display_name", "purpose", "status", "created_at"),
         empty="No identities yet: make one with postroom identity create.",
     )
 
 
-@app.command()
-def get(
-    named: IdentityArgument, json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None
-) -> None:
+@command(app)
+def get(call: Invocation, named: IdentityArgument) -> None:
     """Show an identity with its addresses."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Identity:
         return await find_identity(core, named)
@@ -113,8 +99,9 @@ def get(
     call.output.result(shapes.identity(run(call, work)))
 
 
-@app.command()
+@command(app)
 def update(
+    call: Invocation,
     named: IdentityArgument,
     display_name: Annotated[str | None, typer.Option("--display-name", "--name", help="Its name.")] = None,
     purpose: Annotated[str | None, typer.Option("--purpose", help="What it is for; nothing clears it.")] = None,
@@ -137,13 +124,8 @@ def update(
             "--require-known-recipient/--any-recipient", help="Whether an agent writes only to people it knows."
         ),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Change an identity. What is not named stays as it is."""
-    call = invocation(json, quiet, config, data_dir)
     if auto_reply not in (None, "allowed", "denied"):
         raise usage(f"--auto-reply: {auto_reply!r} is not allowed or denied")
     given = {"daily_cap": daily_cap, "auto_reply": auto_reply, "require_known_recipient": known}
@@ -162,22 +144,16 @@ def update(
     call.output.result(shapes.identity(_change(call, named, changes)))
 
 
-@app.command()
-def pause(
-    named: IdentityArgument, json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None
-) -> None:
+@command(app)
+def pause(call: Invocation, named: IdentityArgument) -> None:
     """Let an identity send no more. It still receives."""
-    call = invocation(json, quiet, config, data_dir)
     paused = _change(call, named, IdentityChanges(status=IdentityStatus.PAUSED))
     call.output.result(shapes.identity(paused), human=f"{paused.primary.address} sends no more.")
 
 
-@app.command()
-def resume(
-    named: IdentityArgument, json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None
-) -> None:
+@command(app)
+def resume(call: Invocation, named: IdentityArgument) -> None:
     """Let an identity send again."""
-    call = invocation(json, quiet, config, data_dir)
     resumed = _change(call, named, IdentityChanges(status=IdentityStatus.ACTIVE))
     call.output.result(shapes.identity(resumed), human=f"{resumed.primary.address} sends again.")
 

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from postroom.accounts.keys import NewKey
+from postroom.accounts.models import ApiKey
 from postroom.accounts.permissions import MAY_HOLD, OFFERED_LEVELS, OWNER_ONLY, Level
 from postroom.accounts.service.keys import DEFAULT_OVERLAP_HOURS
 from postroom.accounts.signing_keys import Purpose
@@ -20,16 +21,17 @@ from postroom.cli import shapes
 from postroom.cli.arguments import (
     DEFAULT_LIMIT,
     CursorOption,
+    Fetch,
     LimitOption,
     TenantOption,
-    collect,
     find_identity,
     find_tenant,
     read_duration,
     read_time,
 )
 from postroom.cli.failures import CliError, Exit, usage
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command, tell_list
+from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
 
@@ -48,8 +50,9 @@ WHAT_ENDS: Final[Mapping[Purpose, str]] = MappingProxyType(
 _LEVELS: Final = tuple(level.value for level in Level if level in OFFERED_LEVELS)
 
 
-@app.command()
+@command(app)
 def create(
+    call: Invocation,
     name: Annotated[str, typer.Option("--name", help="What it is for.")],
     permissions: Annotated[
         list[str] | None,
@@ -62,13 +65,8 @@ def create(
     ] = None,
     expires_in: Annotated[str | None, typer.Option("--expires-in", metavar="30d", help="How long it lives.")] = None,
     expires_at: Annotated[str | None, typer.Option("--expires-at", metavar="TIME", help="When it ends.")] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make a key and show its secret, this once."""
-    call = invocation(json, quiet, config, data_dir)
     reach = _level(level, tenant, identity)
     wanted = _permissions(reach, permissions)
     ends = _expiry(expires_in, expires_at)
@@ -88,48 +86,36 @@ def create(
     _show_secret(call, run(call, work, create=True))
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    call: Invocation,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="ID|SLUG", help="Only keys of this tenant.")] = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List keys, newest first, without their secrets."""
-    call = invocation(json, quiet, config, data_dir)
 
-    async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
+    async def pages(core: Core) -> Fetch[ApiKey]:
         tenant_id = None if tenant is None else (await find_tenant(core, tenant)).id
-        found, following = await collect(
-            lambda size, after: core.keys.page(None, tenant_id=tenant_id, limit=size, after=after),
-            lambda one: (one.created_at, one.public_id),
-            limit,
-            cursor,
-        )
-        return [shapes.key(one) for one in found], following
+        return lambda size, after: core.keys.page(None, tenant_id=tenant_id, limit=size, after=after)
 
-    rows, following = run(call, work)
-    call.output.listing(
-        rows,
-        ("id", "name", "level", "prefix", "expires_at", "revoked_at", "last_used_at"),
-        next_cursor=following,
+    tell_list(
+        call,
+        pages,
+        shapes.key,
+        limit,
+        cursor,
+        columns=("id", "name", "level", "prefix", "expires_at", "revoked_at", "last_used_at"),
         empty="No keys yet: make one with postroom key create.",
     )
 
 
-@app.command()
+@command(app)
 def revoke(
+    call: Invocation,
     key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key's id (key_…).")],
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Refuse a key from its next request on. Doing it again changes nothing."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> shapes.Document:
         await core.keys.revoke(None, key_id)
@@ -139,8 +125,9 @@ def revoke(
     call.output.result(revoked, human=f"{revoked['id']} was revoked.")
 
 
-@app.command()
+@command(app)
 def rotate(
+    call: Invocation,
     which: Annotated[
         str, typer.Argument(metavar="KEY|PURPOSE", help=f"An API key's id (key_…), or one of {PURPOSES}.")
     ],
@@ -152,15 +139,10 @@ def rotate(
         bool, typer.Option("--revoke-previous", help="Honour nothing that earlier signing keys made: after a leak.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Revoke without asking.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Give an API key a new secret, shown this once; or make the next signing key of a purpose. What its predecessor
     made is honoured for 90 days (thread) or 30 (bounce, forward). Servers that run follow within five minutes.
     """
-    call = invocation(json, quiet, config, data_dir)
     if which.startswith("key_"):
         if revoke_previous or yes:
             raise usage("--revoke-previous and --yes are for signing keys")
@@ -179,18 +161,14 @@ def rotate(
     call.output.result(shapes.rotation(done), essential="kid", human=human)
 
 
-@app.command()
+@command(app)
 def ring(
+    call: Invocation,
     purpose: Annotated[str | None, typer.Argument(metavar="[PURPOSE]", help=f"One of {PURPOSES}; all if none.")] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the deployment's signing keys: which makes new ones, and until when others are honoured. The first of a
     purpose is made if there is none.
     """
-    call = invocation(json, quiet, config, data_dir)
     wanted = list(Purpose) if purpose is None else [_purpose(purpose)]
 
     async def work(core: Core) -> list[shapes.Document]:
@@ -200,17 +178,13 @@ def ring(
     call.output.listing(run(call, work), columns, essential="kid")
 
 
-@app.command()
+@command(app)
 def retire(
+    call: Invocation,
     purpose: Annotated[str, typer.Argument(metavar="PURPOSE", help=f"One of {PURPOSES}.")],
     kid: Annotated[str, typer.Argument(metavar="KID", help="The key, as `ring` lists it; not the one that signs.")],
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Honour an old signing key no more, before its time. Servers that run follow within five minutes."""
-    call = invocation(json, quiet, config, data_dir)
     wanted = _purpose(purpose)
 
     async def work(core: Core) -> bool:

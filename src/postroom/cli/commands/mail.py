@@ -22,7 +22,8 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
 from postroom.cli.arguments import find_identity
 from postroom.cli.failures import usage
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
 from postroom.cli.shapes import Document
@@ -58,8 +59,9 @@ KeyOption = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
 
 
-@app.command()
+@command(app)
 def send(
+    call: Invocation,
     sender: SenderOption,
     to: Annotated[list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")],
     cc: Annotated[list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="Likewise, for a copy.")] = None,
@@ -71,13 +73,8 @@ def send(
     attach: AttachOption = None,
     key: KeyOption = None,
     dry_run: DryRunOption = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Send a message. Recipients are addresses, or `Name <address>`."""
-    call = invocation(json, quiet, config, data_dir)
     body = {
         "to": [_recipient(one) for one in to],
         "subject": _readable("--subject", subject),
@@ -90,8 +87,9 @@ def send(
     _run(call, Operation.SEND, sender, body, None, key, dry_run=dry_run)
 
 
-@app.command()
+@command(app)
 def reply(
+    call: Invocation,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message that is answered (msg_…).")],
     sender: SenderOption,
     everybody: Annotated[bool, typer.Option("--all", help="Answer everybody, not the sender alone.")] = False,
@@ -101,13 +99,8 @@ def reply(
     attach: AttachOption = None,
     key: KeyOption = None,
     dry_run: DryRunOption = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Answer a message in the mailbox of --from, in its thread. To whom, and from which address, follows from it."""
-    call = invocation(json, quiet, config, data_dir)
     if not is_id("msg_", message_id):
         raise PostroomError("message_not_found")
     operation = Operation.REPLY_ALL if everybody else Operation.REPLY

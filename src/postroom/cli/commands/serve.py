@@ -12,7 +12,8 @@ from postroom.base import log as base_log
 from postroom.base.secrets import ensure_secrets, load_secrets
 from postroom.base.settings import Role, Settings
 from postroom.cli.failures import CliError, Exit
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import take_commands_lock
 from postroom.supervisor import CHILD_URL, IN_VAIN, Running, serve_child
 from postroom.supervisor import serve as supervise
@@ -21,20 +22,16 @@ app = typer.Typer(add_completion=False)
 log = base_log.get("serve")
 
 
-@app.command()
+@command(app)
 def serve(
+    call: Invocation,
     roles: Annotated[
         str | None, typer.Option("--roles", metavar="ROLE,…", help=f"Of {', '.join(Role)}; all by default.")
     ] = None,
     processes: Annotated[int | None, typer.Option("--processes", help="How many, on the same ports.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration: exit 0 or 3.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Run the mail server. SIGTERM and Ctrl-C stop it in order."""
-    call = invocation(json, quiet, config, data_dir)
     settings = call.settings({"server.roles": roles, "server.processes": processes})
     if check:
         call.output.result({"status": "ok"}, essential="status", human="The configuration is in order.")
