@@ -308,6 +308,7 @@ class Node:
             queue=self.mail_out.queue,
             aliases=core.aliases,
             max_body=max_body(core.settings.outbound.max_message_bytes),
+            signing_keys=core.signing_keys,
         )
         return HttpListener(
             create_http(services),

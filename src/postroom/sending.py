@@ -60,7 +60,7 @@ OUTBOUND_CHANNEL: Final = "postroom_outbound"
 LOCAL_RESOLVER: Final = "127.0.0.1"
 """Asked when neither settings nor system name one, as the C library does."""
 
-_RELAY_TLS = {RelayTls.STARTTLS: TlsUse.STARTTLS, RelayTls.IMPLICIT: TlsUse.IMPLICIT, RelayTls.NONE: TlsUse.NONE}
+RELAY_TLS: Final = {RelayTls.STARTTLS: TlsUse.STARTTLS, RelayTls.IMPLICIT: TlsUse.IMPLICIT, RelayTls.NONE: TlsUse.NONE}
 
 IsLocal = Callable[[str], Awaitable[bool]]
 
@@ -402,7 +402,7 @@ class MailOut:
                 hostname,
                 queue.relay_host,
                 queue.relay_port,
-                tls=_RELAY_TLS[queue.relay_tls],
+                tls=RELAY_TLS[queue.relay_tls],
                 username=queue.relay_username,
                 password=queue.relay_password,
             )

@@ -197,7 +197,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        while not await self.is_ready():
+        while not (await self.is_ready() and self.all_listen()):
             if not self.is_running:
                 raise Broken(f"the server ended while starting (status {self._process.returncode})\n{self.tail()}")
             if time.monotonic() - began > READY_SECONDS:
@@ -213,6 +213,13 @@ class Server:
             and (await _says(ports["imap"], b"")).startswith(b"* OK")
             and b" 200 " in await _says(ports["http"], b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         )
+
+    def all_listen(self) -> bool:
+        """Whether each of several processes on the same ports is up. The first of them is started before the others."""
+        if self.processes == 1:
+            return True
+        workers, port = self.workers(), self.deployment.ports["smtp"]
+        return len(workers) == self.processes and all(_listens(one, port) for one in workers)
 
     def children(self) -> list[psutil.Process]:
         """Its processes but PostgreSQL's."""
@@ -334,6 +341,14 @@ async def _gone(processes: Sequence[psutil.Process], seconds: float) -> list[psu
         if not alive or time.monotonic() > deadline:
             return alive
         await asyncio.sleep(0.05)
+
+
+def _listens(process: psutil.Process, port: int) -> bool:
+    try:
+        sockets = process.net_connections(kind="tcp")
+    except psutil.Error:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets)
 
 
 def _command(process: psutil.Process) -> bytes:

@@ -77,6 +77,15 @@ SELECT count(*) FILTER (WHERE b.lease_until IS NULL OR b.lease_until <= $1) AS p
 FROM bounce_tasks b WHERE b.next_attempt_at IS NOT NULL
 """
 _RECEIVED: Final = "SELECT count(*) FROM messages WHERE received_at >= $1 AND source = 'mx'"
+# By the indexes of what is due and of the status: nothing of what has ended is read.
+_STANDING: Final = """
+SELECT min(d.next_attempt_at) FILTER (WHERE NOT d.held_by_operator AND d.next_attempt_at <= $1
+                                        AND (d.lease_until IS NULL OR d.lease_until <= $1)) AS oldest_due,
+  count(*) FILTER (WHERE d.held_by_operator) AS held,
+  (SELECT count(*) FROM deliveries u WHERE u.status = 'uncertain') AS uncertain,
+  (SELECT min(u.updated_at) FROM deliveries u WHERE u.status = 'uncertain') AS uncertain_since
+FROM deliveries d WHERE d.next_attempt_at IS NOT NULL
+"""
 _OWNER: Final = """
 SELECT d.tenant_id, d.mailbox_id, d.message_id, o.operation, o.wire_key, m.blob_key, m.raw_prefix_len, m.from_address,
   m.public_id, b.tenant_public_id, b.identity_public_id, i.kind = 'agent' AND NOT i.is_system AS by_agent,
@@ -167,6 +176,25 @@ class QueueStatistics:
     received_today: int
     sent_today: int
     next_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of the whole queue: since when mail is due that nobody has in hand and no operator holds; how much is held; how
+    much is of unknown fate, and since when.
+    """
+
+    oldest_due: datetime | None
+    held: int
+    uncertain: int
+    uncertain_since: datetime | None
+
+
+async def standing(conn: Connection, now: datetime) -> Standing:
+    """How the queue stands, over all tenants."""
+    row = await conn.fetchrow(_STANDING, now)
+    assert row is not None
+    return Standing(**dict(row))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
 from postroom.base import log as base_log
@@ -36,12 +37,17 @@ KEEP_PUBLISHED: Final = timedelta(days=30)
 CACHE_SECONDS: Final = 60.0
 """After which a switch that another process made is noticed."""
 MAX_CACHED: Final = 1000
+DOMAINS_PAGE: Final = 100
 
 _DOMAIN: Final = "SELECT id FROM domains WHERE name = $1 AND enabled"
 _LOCK: Final = "SELECT id FROM domains WHERE id = $1 FOR NO KEY UPDATE"
 _KEYS: Final = """
 SELECT selector, algorithm, private_sealed, public_record, signs, created_at, retire_at FROM dkim_keys
 WHERE domain_id = $1 ORDER BY selector
+"""
+_DOMAINS: Final = "SELECT id, name FROM domains WHERE enabled AND id > $1 ORDER BY id LIMIT $2"
+_KEYS_OF: Final = """
+SELECT domain_id, selector, private_sealed, signs, retire_at FROM dkim_keys WHERE domain_id = ANY ($1)
 """
 _INSERT: Final = """
 INSERT INTO dkim_keys (domain_id, selector, algorithm, private_sealed, public_record, signs, created_at)
@@ -53,6 +59,18 @@ UPDATE dkim_keys SET signs = selector = ANY ($2::text[]),
   retire_at = CASE WHEN selector <> ALL ($2::text[]) THEN $3::timestamptz END
 WHERE domain_id = $1
 """
+
+
+class DomainState(StrEnum):
+    """Of a domain's keys, the first that holds."""
+
+    NONE = "none"
+    """The first is made when it is needed."""
+    UNUSABLE = "unusable"
+    """The key that should sign does not open."""
+    PENDING = "pending"
+    """A key was made and waits until its record is published."""
+    SIGNING = "signing"
 
 
 class RotationError(Exception):
@@ -179,6 +197,33 @@ class DkimKeys:
         self._cache.pop(domain, None)
         log.info("dkim_key_switched", selector=pending["selector"])
         return self._public(domain, rows)
+
+    async def states(self) -> AsyncIterator[tuple[str, DomainState]]:
+        """Every domain that we send for, by its database key, with the state of its keys. Nothing is made."""
+        after = 0
+        while True:
+            async with self._database.acquire() as conn:
+                domains = await conn.fetch(_DOMAINS, after, DOMAINS_PAGE)
+                keys = await conn.fetch(_KEYS_OF, [one["id"] for one in domains])
+            for domain in domains:
+                yield (
+                    domain["name"],
+                    self._state(domain["id"], [row for row in keys if row["domain_id"] == domain["id"]]),
+                )
+            if len(domains) < DOMAINS_PAGE:
+                return
+            after = domains[-1]["id"]
+
+    def _state(self, key: int, rows: list[Any]) -> DomainState:
+        signing = next((row for row in rows if row["signs"]), None)
+        if signing is None:
+            return DomainState.UNUSABLE if rows else DomainState.NONE
+        try:
+            PrivateKey.from_der(self._sealer.open(signing["private_sealed"], _place(key, signing["selector"])))
+        except (UnsealError, PrivateKeyError):
+            return DomainState.UNUSABLE
+        pending = any(not row["signs"] and row["retire_at"] is None for row in rows)
+        return DomainState.PENDING if pending else DomainState.SIGNING
 
     # -- keys ----------------------------------------------------------------------------------------------------------
 

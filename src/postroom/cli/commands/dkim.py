@@ -10,7 +10,8 @@ import typer
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.failures import CliError, Exit
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.mailauth.dkim_key import zone_file_value
 from postroom.outbound.signing import PublicKey, RotationError
@@ -21,19 +22,15 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Keys that si
 DomainArgument = Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain of this deployment.")]
 
 
-@app.command()
+@command(app)
 def show(
+    call: Invocation,
     domain: DomainArgument,
     second: Annotated[
         bool, typer.Option("--second", help="Make the Ed25519 key, too, before dkim.second_signature is switched on.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show the records to publish; the first key is made if there is none."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Sequence[PublicKey]:
         return await dkim_keys_of(core).show(domain, second=second)
@@ -41,19 +38,15 @@ def show(
     _tell(call, run(call, work))
 
 
-@app.command()
+@command(app)
 def rotate(
+    call: Invocation,
     domain: DomainArgument,
     switch: Annotated[
         bool, typer.Option("--switch", help="Sign with the new key, whose record is published by now.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make the next key. Publish its record, then rotate again with --switch; keep the old record for 30 days."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Sequence[PublicKey]:
         keys = dkim_keys_of(core)

@@ -23,7 +23,8 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
 from postroom.cli.arguments import find_identity
 from postroom.cli.failures import usage
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
 from postroom.cli.shapes import Document
@@ -63,8 +64,9 @@ MessageArgument = Annotated[str, typer.Argument(metavar="MESSAGE", help="A messa
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
 
 
-@app.command()
+@command(app)
 def send(
+    call: Invocation,
     sender: SenderOption,
     to: Annotated[list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")],
     cc: Annotated[list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="Likewise, for a copy.")] = None,
@@ -76,13 +78,8 @@ def send(
     attach: AttachOption = None,
     key: KeyOption = None,
     dry_run: DryRunOption = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Send a message. Recipients are addresses, or `Name <address>`."""
-    call = invocation(json, quiet, config, data_dir)
     body = {
         "to": [_recipient(one) for one in to],
         "subject": _readable("--subject", subject),
@@ -95,8 +92,9 @@ def send(
     _run(call, Operation.SEND, sender, body, None, key, dry_run=dry_run)
 
 
-@app.command()
+@command(app)
 def reply(
+    call: Invocation,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message that is answered (msg_…).")],
     sender: SenderOption,
     everybody: Annotated[bool, typer.Option("--all", help="Answer everybody, not the sender alone.")] = False,
@@ -106,20 +104,16 @@ def reply(
     attach: AttachOption = None,
     key: KeyOption = None,
     dry_run: DryRunOption = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Answer a message in the mailbox of --from, in its thread. To whom, and from which address, follows from it."""
-    call = invocation(json, quiet, config, data_dir)
     operation = Operation.REPLY_ALL if everybody else Operation.REPLY
     body = _content(text, text_file, html_file, attach or ())
     _run(call, operation, sender, body, _message(message_id), key, dry_run=dry_run)
 
 
-@app.command()
+@command(app)
 def forward(
+    call: Invocation,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message that is passed on (msg_…).")],
     sender: SenderOption,
     to: Annotated[list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")],
@@ -127,13 +121,8 @@ def forward(
     text: TextOption = None,
     key: KeyOption = None,
     dry_run: DryRunOption = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Pass on a message in the mailbox of --from."""
-    call = invocation(json, quiet, config, data_dir)
     body = {
         "to": [_recipient(one) for one in to],
         "include_attachments": attachments,
@@ -142,32 +131,24 @@ def forward(
     _run(call, Operation.FORWARD, sender, body, _message(message_id), key, dry_run=dry_run)
 
 
-@app.command()
+@command(app)
 def cancel(
+    call: Invocation,
     message_id: MessageArgument,
     sender: SenderOption,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Stop a message of which nothing was sent yet."""
-    call = invocation(json, quiet, config, data_dir)
     _close(call, sender, _message(message_id), None)
 
 
-@app.command()
+@command(app)
 def resolve(
+    call: Invocation,
     message_id: MessageArgument,
     outcome: Annotated[Resolution, typer.Argument(metavar="OUTCOME", help="sent or not_sent.")],
     sender: SenderOption,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Say what became of a message that is `uncertain`. Nothing is sent again by that."""
-    call = invocation(json, quiet, config, data_dir)
     _close(call, sender, _message(message_id), outcome)
 
 

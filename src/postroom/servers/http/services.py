@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.tenants import Tenants
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
@@ -80,6 +81,8 @@ class HttpServices:
     """Without it there are no routes of aliases."""
     max_body: int = MAX_BODY
     """Octets of a request's body."""
+    signing_keys: SigningKeys | None = None
+    """Without it there is no route that rotates them."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

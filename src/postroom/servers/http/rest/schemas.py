@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from postroom.accounts.models import Mode
 from postroom.accounts.permissions import Level, Permission
+from postroom.accounts.signing_keys import Purpose
 from postroom.mailbox.models import Direction
 from postroom.outbound.models import QueueState, RouteKind
 from postroom.servers.http import fields
@@ -440,6 +441,21 @@ class Alias(Answer):
 class AliasPage(Answer):
     data: list[Alias]
     next_cursor: str | None
+
+
+class PreviousSigningKey(Answer):
+    kid: str
+    verify_until: datetime
+    revoked: bool
+
+
+class SigningKeyRotation(Answer):
+    """Key material is never returned."""
+
+    purpose: Purpose
+    kid: str
+    created_at: datetime
+    previous: PreviousSigningKey | None
 
 
 class QueueDelivery(Answer):
