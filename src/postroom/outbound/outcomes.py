@@ -221,7 +221,8 @@ class Outcomes:
             self._changed(ref, modseq)
         if settled.notices:
             self._noticed()
-        # Nobody waits for that: without it, bytes are left that no row names.
+        # Nobody waits for that: without it, bytes are left that no row names, for the sweep. When the answer to the
+        # COMMIT was lost, none of this is done: waiters and notices poll.
         for wire in settled.wires:
             self._wires.put(None, wire)
 
