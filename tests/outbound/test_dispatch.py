@@ -19,8 +19,8 @@ from postroom.outbound import claiming
 from postroom.outbound.claiming import Room
 from postroom.outbound.models import RouteKind
 from postroom.outbound.outcomes import Report, Result
-from postroom.outbound.transports.base import Attempt, Parcel
-from postroom.smtp.outcome import DeliveryStatus, Outcome, Verdict
+from postroom.outbound.transports.base import Attempt, Parcel, unknown
+from postroom.smtp.outcome import DeliveryStatus, Outcome, Reason, Verdict
 from tests.mailbox.letters import check_mailbox
 from tests.outbound.fake_mx import FakeMx
 from tests.outbound.mail_room import SOON, MailRoom, until
@@ -334,6 +334,34 @@ async def test_a_claim_that_was_lost_while_the_message_went_out_is_uncertain(roo
         assert kinds[3:] == ["message.reconciled", "message.delivered"]
         async with room.db.acquire() as conn:
             assert await conn.fetchval("SELECT 'reconciled' = ANY (facts) FROM messages")
+
+
+@pytest.mark.covers("mail-server:C3", "edge:G2")
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_claim_that_was_lost_and_knows_before_the_next_one_says_that_it_does_not(
+    room: MailRoom, together: bool
+) -> None:
+    """As after an outage of the database that outlasts the leases: the process itself has claimed it once more."""
+    message = await room.accept("anna@example.com")
+    async with room.db.acquire() as conn:
+        (first,) = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+    assert await room.outcomes.start(first, first.ids)
+    room.clock.advance(claiming.LEASE.total_seconds())
+    async with room.db.acquire() as conn:
+        (second,) = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+    assert not await room.outcomes.start(first, first.ids)
+    taken = Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "250 Ok")
+    proof = Result(first, (Report(first.ids[0], taken, "mx0.example.com"),), "direct", "direct:first")
+    doubt = Result(second, (Report(second.ids[0], unknown(Reason.TRANSPORT_CONNECTION_LOST, "Lost")),))
+    if together:
+        await asyncio.gather(room.outcomes.record(doubt), room.outcomes.record(proof))
+    else:
+        await room.outcomes.record(proof)
+        await room.outcomes.record(doubt)
+    assert await room.deliveries(message) == {"anna@example.com": "delivered"}
+    assert [kind for kind, _ in await room.events(message)] == ["message.sent", "message.delivered"]
+    row = await room.row(message)
+    assert (row["claim_token"], row["next_attempt_at"], row["tries"]) == (None, None, 1)
 
 
 @pytest.mark.covers("edge:J28")

@@ -253,8 +253,7 @@ class Outcomes:
         changes, ignored = [], []
         for row in await conn.fetch(sql.LOCK, *zip(*keys, strict=True)):
             write = writes[MailboxRef(row["tenant_id"], row["mailbox_id"])]
-            told = reports[row["id"]]
-            report, result = next((one for one in told if one[1].group.token == row["claim_token"]), told[-1])
+            report, result = _best(reports[row["id"]], row["claim_token"])
             current = Status(row["status"])
             if row["claim_token"] != result.group.token:
                 change = self._late(write, row, report, result, current)
@@ -271,17 +270,18 @@ class Outcomes:
         return changes
 
     def _late(self, write: MailboxWrite, row: Any, report: Report, result: Result, current: Status) -> Change | None:
-        """The result of a claim that was lost. That it was taken is proof about what is uncertain; anything else
-        changes nothing (outbound §10 step 6)."""
-        taken = isinstance(report.outcome, Outcome) and report.outcome.verdict is Verdict.DELIVERED
-        if not taken or current is not Status.UNCERTAIN:
+        """The result of a claim that was lost. That it was taken is proof about what is uncertain, or is about to be:
+        whoever has claimed it since does not send what somebody began to send. Anything else changes nothing (outbound
+        §10 step 6)."""
+        is_open = current is Status.UNCERTAIN or (current.is_waiting and row["data_started_at"] is not None)
+        if not is_open or not _is_taken(report):
             # Of a result that was written although the connection was lost at its commit, too.
             log.info("stale_outcome", message_id=result.group.letter.id)
             return None
         assert isinstance(report.outcome, Outcome), "checked above"
         standing = _standing(row, result.group)
         decided = rules.decide(report.outcome, standing, now=write.now, random=self._random)
-        return Change(write, row, decided, _made(report, result), reconciles=True)
+        return Change(write, row, decided, _made(report, result), reconciles=current is Status.UNCERTAIN)
 
     def _decide(self, write: MailboxWrite, row: Any, report: Report, result: Result, current: Status) -> Decided:
         if isinstance(report.outcome, Decided):
@@ -290,6 +290,20 @@ class Outcomes:
         if self._retry_unknown and result.group.letter.operation is Operation.SUBMISSION:
             outcome = rules.as_temporary(outcome)
         return rules.decide(outcome, standing, now=write.now, random=self._random, policy=self._policy)
+
+
+def _best(told: Sequence[tuple[Report, Result]], token: object) -> tuple[Report, Result]:
+    """What is known of one delivery: what the present claim says, but where it does not know and a lost one does."""
+    own = next((one for one in told if one[1].group.token == token), None)
+    proof = next((one for one in told if _is_taken(one[0])), None)
+    if own is None:
+        return proof or told[-1]
+    unsure = isinstance(own[0].outcome, Outcome) and own[0].outcome.verdict is Verdict.UNCERTAIN
+    return proof if unsure and proof is not None else own
+
+
+def _is_taken(report: Report) -> bool:
+    return isinstance(report.outcome, Outcome) and report.outcome.verdict is Verdict.DELIVERED
 
 
 def _standing(row: Any, group: Group) -> Standing:
