@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import BlobMissing, StorageError
-from postroom.db import Database
+from postroom.db import Database, DatabaseUnavailable
 from postroom.net.mx import Family, RoutePolicy
 from postroom.outbound import claiming
 from postroom.outbound.claiming import Room
+from postroom.outbound.dispatch import DispatchLimits
 from postroom.outbound.models import RouteKind
-from postroom.outbound.outcomes import Report, Result
+from postroom.outbound.outcomes import Outcomes, Report, Result
 from postroom.outbound.transports.base import Attempt, Parcel, unknown
 from postroom.smtp.outcome import DeliveryStatus, Outcome, Reason, Verdict
 from tests.mailbox.letters import check_mailbox
@@ -526,3 +528,51 @@ async def test_the_threads_lock_is_given_back(room: MailRoom) -> None:
             await claiming.put_back(conn, [held], at=room.clock.now())
         await room.dispatcher().run_due()
     assert await owner() is None
+
+
+@pytest.mark.covers("edge:G2", "decisions:B15")
+async def test_nothing_further_goes_out_while_results_cannot_be_written(room: MailRoom) -> None:
+    """Whatever had gone out would be uncertain, should the process be killed before it comes to write it down."""
+
+    class Away:
+        failures = 0
+        is_away = True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(room.db, name)
+
+        @asynccontextmanager
+        async def transaction(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+            if self.is_away:
+                self.failures += 1
+                raise DatabaseUnavailable("away")
+            async with room.db.transaction(*args, **options) as conn:
+                yield conn
+
+    db = Away()
+    outcomes = Outcomes(
+        db,  # type: ignore[arg-type] # stands for the database
+        room.blobs,
+        room.clock,
+        room.ids,
+        random=lambda: 0.5,
+        changed=lambda *_: None,
+        noticed=lambda: None,
+    )
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        first = await room.accept("anna@example.com")
+        dispatcher = replace(room, outcomes=outcomes).dispatcher(DispatchLimits(poll=0.02))
+        running = asyncio.create_task(dispatcher.run())
+        await until(lambda: db.failures > 1)
+        second = await room.accept("bert@example.com")
+        dispatcher.wake()
+        await until(lambda: mx.commands.count("DATA") == 2)
+        seen = db.failures
+        await until(lambda: db.failures > seen)
+        assert len(mx.messages) == 1
+        db.is_away = False
+        await until(lambda: len(mx.delivered) == 2)
+        await dispatcher.drain(10)
+        await running
+    assert [await room.status(one) for one in (first, second)] == ["delivered", "delivered"]

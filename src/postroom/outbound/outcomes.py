@@ -8,7 +8,8 @@ that moment are written together. A mailbox that somebody holds gets a transacti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs.store import BlobStore, StorageError
 from postroom.db import errors as db_errors
+from postroom.db.errors import DatabaseUnavailable
 from postroom.db.pool import Connection, Database
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.writing import LOCK_TIMEOUT_MS, MailboxWrite, begin_write, begin_writes, finish_writes
@@ -113,11 +115,15 @@ class Outcomes:
         )
         self._wires: Gathering[None, str, None] = Gathering(self._forget, most=MAX_FORGOTTEN, parallel=1)
         self._starts: Gathering[None, Begun, bool] = Gathering(self._start, most=MAX_STARTS, parallel=1)
+        self._unwritten = 0
+        self._sound = asyncio.Event()
+        self._sound.set()
 
     # -- before the message goes out -----------------------------------------------------------------------------------
 
     async def start(self, group: Group, ids: Sequence[int]) -> bool:
         """Commit that the message now goes out to these; False when the claim is lost: then nothing may be sent (C3).
+        Waits while results cannot be written: were this process killed, all that it had sent would be uncertain.
 
         Raises what the database raises: then nothing may be sent either.
         """
@@ -127,6 +133,7 @@ class Outcomes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_SECONDS
         while True:
+            await self._writable(deadline)
             now = self._clock.now()
             try:
                 async with self._database.acquire() as conn:
@@ -136,6 +143,14 @@ class Outcomes:
                 if not db_errors.is_transient(error) or loop.time() > deadline:
                     raise
             await asyncio.sleep(FIRST_PAUSE)
+
+    async def _writable(self, deadline: float) -> None:
+        """Until no results wait for a database that was away. Raises DatabaseUnavailable."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._sound.wait()
+        except TimeoutError as error:
+            raise DatabaseUnavailable("results of earlier attempts cannot be written") from error
 
     # -- after it ------------------------------------------------------------------------------------------------------
 
@@ -193,15 +208,30 @@ class Outcomes:
         """The mailboxes that were written. Tries as long as the database is away; a lock that cannot be had is for the
         caller."""
         pause = FIRST_PAUSE
-        while True:
-            try:
-                return await self._transact(begin, results)
-            except Exception as error:
-                if not db_errors.is_transient(error) or db_errors.is_lock_timeout(error):
-                    raise
-                log.warning("outcome_delayed", error=type(error).__name__, count=len(results))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        with contextlib.ExitStack() as delayed:
+            while True:
+                try:
+                    return await self._transact(begin, results)
+                except Exception as error:
+                    if not db_errors.is_transient(error) or db_errors.is_lock_timeout(error):
+                        raise
+                    log.warning("outcome_delayed", error=type(error).__name__, count=len(results))
+                if pause == FIRST_PAUSE:
+                    delayed.enter_context(self._delayed())
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    @contextlib.contextmanager
+    def _delayed(self) -> Iterator[None]:
+        """While there are results that could not be written, nothing further goes out."""
+        self._unwritten += 1
+        self._sound.clear()
+        try:
+            yield
+        finally:
+            self._unwritten -= 1
+            if not self._unwritten:
+                self._sound.set()
 
     async def _transact(self, begin: Begin, results: Sequence[Result]) -> Collection[MailboxRef]:
         async with self._database.transaction() as conn:
