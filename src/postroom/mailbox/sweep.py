@@ -45,6 +45,8 @@ ASKED: Final = 1000
 _PREFIX: Final = "t"
 _ULID: Final = "[0-7][0-9A-HJKMNP-TV-Z]{25}"
 
+# A plan that was made while the tables were small would read all of them for each key.
+_PLANS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
 _STORE: Final = "SELECT store_id FROM deployment"
 _STATE: Final = "SELECT after_key, next_pass_at, seen_at, removes_from FROM blob_sweep"
 _FIRST: Final = """
@@ -185,7 +187,8 @@ class BlobSweep:
     async def _clear(self, keys: Sequence[str], before: datetime, *, dry_run: bool = False) -> Swept:
         """Remove those that no row names. The rows are asked for after the listing: what is old has its row by now."""
         known, orphans = 0, list[str]()
-        async with self._database.acquire() as conn:
+        async with self._database.transaction(readonly=True) as conn:
+            await conn.execute(_PLANS)
             for kind in self._kinds:
                 own = [found for key in keys if (found := kind.form.fullmatch(key)) is not None]
                 known += len(own)
