@@ -116,11 +116,21 @@ def environment(data_dir: Path, ports: Mapping[str, int], extra: Mapping[str, st
 
 
 async def create(
-    data_dir: Path, rng: random.Random, *, agents: int = 20, people: int = 2, extra: Mapping[str, str] | None = None
+    data_dir: Path,
+    rng: random.Random,
+    *,
+    agents: int = 20,
+    people: int = 2,
+    extra: Mapping[str, str] | None = None,
+    submission: bool = False,
 ) -> Deployment:
-    """A tenant with its mailboxes, made in process; the database is stopped again afterwards."""
+    """A tenant with its mailboxes, made in process; the database is stopped again afterwards. `submission`: its server
+    listens for submitted mail, too."""
     await asyncio.to_thread(data_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
-    ports = dict(zip(("smtp", "imap", "http"), free_ports(3, rng), strict=True))
+    names = ("smtp", "imap", "http", "submission")
+    ports = dict(zip(names, free_ports(len(names), rng), strict=True))
+    if submission:
+        extra = {"POSTROOM_SMTP_SUBMISSION_PORT": str(ports["submission"]), **(extra or {})}
     environ = environment(data_dir, ports, extra or {})
     ours = {name: value for name, value in environ.items() if name.startswith("POSTROOM")}
     settings: Settings = load({}, ours, None, data_dir=data_dir, host_name="torture")
@@ -141,7 +151,15 @@ async def _fill(core: Core, agents: int, people: int) -> tuple[list[Box], list[s
     mailbox_permissions = tuple(sorted(MAY_HOLD[Level.IDENTITY] - OWNER_ONLY))
     boxes: list[Box] = []
     for n in range(agents):
-        made, _ = await core.identities.create(tenant.id, NewIdentity(f"agent{n}", f"Agent {n}"))
+        # One that may write to strangers.
+        agent = NewIdentity(
+            f"agent{n}",
+            f"Agent {n}",
+            owner_name="Owner",
+            owner_email="owner@example.com",
+            send_policy={"require_known_recipient": False},
+        )
+        made, _ = await core.identities.create(tenant.id, agent)
         new = NewKey(f"agent {n}", Level.IDENTITY, mailbox_permissions, tenant.id, made.id)
         boxes.append(_box(made, (await core.keys.create(None, new))[1], is_person=False))
     for n in range(people):

@@ -1,7 +1,7 @@
 """Removal: a placement goes, and with its last placement the message (A5, D8, E2, E3).
 
 The rows go and the log says so in one transaction; the keys of the bytes come back to the caller, who removes them
-after the commit. A crash between the two leaves bytes without a row, which harm nobody and which nothing removes yet.
+after the commit. A crash between the two leaves bytes without a row, which the sweep removes (`sweep`).
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Acceptance:
         try:
             (outcome,) = await self._committing.store([(message,)], (outgoing.mailbox,), rows, None)
         except (LockTimeout, DatabaseAway) as error:
-            # The bytes stay if it is not certain that no row names them.
+            # The bytes stay if it is not certain that no row names them: the sweep finds out.
             if isinstance(error, LockTimeout):
                 await self._forget(keys)
             raise PostroomError("unavailable") from error
