@@ -36,12 +36,15 @@ from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
+from postroom.mailbox.sweep import MESSAGE_KEYS, BlobSweep
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
+from postroom.outbound.wires import WIRE_KEYS
 from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of, return_paths_of, returns_of
 from postroom.servers.http.app import create_http
+from postroom.servers.http.bodies import max_body
 from postroom.servers.http.cursors import CursorKey, CursorKeys
 from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.services import About, HttpServices
@@ -306,6 +309,8 @@ class Node:
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
             aliases=core.aliases,
+            max_body=max_body(core.settings.outbound.max_message_bytes),
+            signing_keys=core.signing_keys,
         )
         return HttpListener(
             create_http(services),
@@ -367,6 +372,7 @@ class Node:
 
     def _periodic(self) -> list[Periodic]:
         core = self.core
+        blobs = BlobSweep(core.database, core.blobs, core.clock, (MESSAGE_KEYS, WIRE_KEYS))
 
         async def statistics() -> None:
             async with core.database.acquire() as conn:
@@ -410,6 +416,7 @@ class Node:
             Periodic("prune_attempts", timedelta(minutes=10), attempts),
             Periodic("clear_relays", timedelta(minutes=10), relays),
             Periodic("sweep_staging", timedelta(hours=1), staging),
+            Periodic("sweep_blobs", timedelta(minutes=1), blobs.run_once),
         ]
 
     def _work(self, work: Work, name: str) -> None:

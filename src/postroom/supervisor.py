@@ -1,12 +1,14 @@
 """`postroom serve`: owns PostgreSQL, runs the server process or several of them, and stops everything in order (B19).
 
 With one process, the server runs here. With N, each is a child of its own that listens on the same ports
-(`SO_REUSEPORT`); a child that dies is started again, and the bundled database is stopped after the last of them.
+(`SO_REUSEPORT`); a child that dies is started again, and the bundled database is stopped after the last of them. The
+first one is started alone: what keeps it from listening would keep all of them, and is told once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -27,6 +29,11 @@ log = base_log.get("supervisor")
 
 CHILD_URL: Final = "POSTROOM_CHILD_DATABASE_URL"
 """How a child learns where the database is that the supervisor runs."""
+CHILD_READY: Final = "POSTROOM_CHILD_READY"
+"""The descriptor on which the first child says that it listens."""
+IN_VAIN: Final = frozenset((3, 10))
+"""Exit codes of a child that need not be tried again: configuration, and infrastructure such as a port that is taken
+(cli-config-ops A3)."""
 GC_THRESHOLDS: Final = (20_000, 20, 50)
 RESTART_SECONDS: Final = 1.0
 MAX_QUICK_DEATHS: Final = 5
@@ -45,7 +52,8 @@ Ready = Callable[[Running], None]
 
 
 async def serve(settings: Settings, secrets: Secrets, *, ready: Ready | None = None) -> int:
-    """Run until SIGTERM or SIGINT. The exit code: 0, or 1 when the server failed by itself.
+    """Run until SIGTERM or SIGINT. The exit code: 0, 1 when the server failed by itself, or that of a first child that
+    could not start and has said why.
 
     Raises what starting raises (PostgresLaunchError, MigrationError, DeploymentMismatch, OSError …); everything that
     was started is stopped first.
@@ -57,16 +65,24 @@ async def serve(settings: Settings, secrets: Secrets, *, ready: Ready | None = N
             return await _serve_here(settings, secrets, url, stop, ready, reuse_port=False)
         if settings.database.run_migrations:
             await Migrator(Database(url)).run()
-        if ready is not None:
-            ready(Running({}, url))
-        return await _Children(settings.server.processes, url, settings.server.shutdown_timeout_secs).run(stop)
+        children = _Children(settings.server.processes, url, settings.server.shutdown_timeout_secs)
+        return await children.run(stop, lambda: None if ready is None else ready(Running({}, url)))
 
 
 async def serve_child(settings: Settings, secrets: Secrets, url: str) -> int:
     """One of several processes: as `serve`, with the database that the supervisor runs. Ends with the supervisor."""
     stop = stop_on_signals()
     _stop_with_supervisor(stop)
-    return await _serve_here(settings, secrets, url, stop, None, reuse_port=True)
+    return await _serve_here(settings, secrets, url, stop, _tell_supervisor, reuse_port=True)
+
+
+def _tell_supervisor(running: Running) -> None:
+    descriptor = os.environ.pop(CHILD_READY, None)
+    if descriptor is not None:
+        # Nobody listens any more: then the supervisor is gone, which is noticed elsewhere.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(int(descriptor), b"\n")
+        os.close(int(descriptor))
 
 
 async def _serve_here(
@@ -116,13 +132,20 @@ class _Children:
         self._environment = {**os.environ, CHILD_URL: url}
         self._patience = patience + KILL_SECONDS
         self._broken = asyncio.Event()
+        self._up = asyncio.Event()
+        self._code = 0
 
-    async def run(self, stop: asyncio.Event) -> int:
-        keepers = [asyncio.create_task(self._keep(stop), name=f"child-{n}") for n in range(self._count)]
-        await _first(stop, self._broken)
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
+        """Until `stop`, or until it is in vain; the exit code. `ready` is called when the first of them listens."""
+        keepers = [asyncio.create_task(self._keep(stop), name="child-0")]
+        await _first(stop, self._up, self._broken)
+        if self._up.is_set() and not stop.is_set():
+            ready()
+            keepers += [asyncio.create_task(self._keep(stop), name=f"child-{n}") for n in range(1, self._count)]
+            await _first(stop, self._broken)
         stop.set()
         await asyncio.gather(*keepers)
-        return 1 if self._broken.is_set() else 0
+        return self._code
 
     async def _keep(self, stop: asyncio.Event) -> None:
         """Run one child, again whenever it dies; give up when it never lives."""
@@ -130,12 +153,7 @@ class _Children:
         quick = 0
         while not stop.is_set():
             started = loop.time()
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "postroom", *sys.argv[1:]),
-                stdin=asyncio.subprocess.PIPE,
-                env=self._environment,
-                start_new_session=True,
-            )
+            child = await self._start()
             ended = asyncio.create_task(child.wait())
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -144,11 +162,50 @@ class _Children:
                 await self._end(child, ended)
                 return
             log.error("server_process_died", code=child.returncode)
+            if child.returncode in IN_VAIN and not self._up.is_set():
+                self._give_up(child.returncode)
+                return
             quick = quick + 1 if loop.time() - started < 10 else 0
             if quick >= MAX_QUICK_DEATHS:
-                self._broken.set()
+                self._give_up(1)
                 return
             await asyncio.sleep(RESTART_SECONDS)
+
+    def _give_up(self, code: int) -> None:
+        self._code = code
+        self._broken.set()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """A new child; one that is started before any of them listens says when it does."""
+        if self._up.is_set():
+            return await self._spawn(self._environment)
+        heard, told = os.pipe()
+        try:
+            child = await self._spawn({**self._environment, CHILD_READY: str(told)}, told)
+        except BaseException:
+            os.close(heard)
+            raise
+        finally:
+            os.close(told)
+        loop = asyncio.get_running_loop()
+
+        def listen() -> None:
+            loop.remove_reader(heard)
+            if os.read(heard, 1):
+                self._up.set()
+            os.close(heard)
+
+        loop.add_reader(heard, listen)
+        return child
+
+    async def _spawn(self, environment: Mapping[str, str], *descriptors: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "postroom", *sys.argv[1:]),
+            stdin=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
 
     async def _end(self, child: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
         if child.returncode is None:

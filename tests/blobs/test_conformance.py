@@ -1,7 +1,9 @@
 """What every blob store does, run against each of them."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from obstore.store import MemoryStore
 from postroom.blobs import (
     BlobMissing,
     BlobStore,
+    Discarded,
     InvalidKey,
     MaildirStore,
     MarkerMismatch,
@@ -294,3 +297,37 @@ async def test_failed_groups_are_tried_again_and_no_others() -> None:
     results = await put_durably(broken, groups, sleep=sleep)
     assert [result is None for result in results] == [True, True, False]
     assert broken.calls == [3, 1, 1]
+
+
+@pytest.mark.covers("edge:I9", "mail-server:E2")
+async def test_only_what_is_old_is_discarded(store: BlobStore) -> None:
+    now = datetime.now(UTC)
+    later, earlier = now + timedelta(hours=1), now - timedelta(hours=1)
+    assert (
+        await store.put_many([PutGroup((b"12345",), (raw(1), part(1))), PutGroup((b"123",), (raw(2),))]) == [None] * 2
+    )
+    everything = [raw(1), part(1), raw(2), raw(9)]
+    assert await store.discard(everything, earlier) == Discarded()
+    assert len(await store.list()) == 3
+    assert (await store.discard(everything, later, dry_run=True)).count == 3
+    assert len(await store.list()) == 3
+    assert await store.discard([raw(2), raw(9)], later) == Discarded(1, 3)
+    assert await store.list() == sorted([raw(1), part(1)])
+    assert (await store.discard([raw(1)], later)).count == 1
+    assert await store.get(part(1)) == b"12345"
+    assert await store.discard([part(1)], later) == Discarded(1, 5)
+    assert await store.list() == []
+    with pytest.raises(InvalidKey):
+        await store.discard(["../x"], later)
+
+
+@pytest.mark.covers("edge:I9")
+async def test_a_new_name_of_old_bytes_is_young(store: BlobStore) -> None:
+    await store.put(raw(1), b"x")
+    if isinstance(store, MaildirStore):
+        os.utime(store.path(raw(1)), (0, 0))
+    between = datetime.now(UTC)
+    await asyncio.sleep(0.02)
+    await store.link(raw(1), raw(2))
+    assert await store.discard([raw(2)], between) == Discarded()
+    assert await store.get(raw(2)) == b"x"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from postroom.base.clock import ManualClock, SystemClock
-from postroom.blobs import BlobMissing, MaildirStore, PutGroup, StorageError, StorageFull
+from postroom.blobs import BlobMissing, MaildirStore, PutGroup, StorageError, StorageFull, listing
 from postroom.blobs.durable import SLICE
 
 TENANT = "ten_01J9Z3K8V4QW7X2M5N6P8R0T1A"
@@ -348,3 +348,19 @@ async def test_a_tree_that_vanishes_with_its_parents_is_made_again(store: Maildi
     await store.put("a/b/c/x", b"y")
     assert await store.get("a/b/c/x") == b"y"
     assert await store.list() == ["a/b/c/x"]
+
+
+@pytest.mark.covers("edge:I9")
+async def test_a_large_directory_is_listed_in_pieces(store: MaildirStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [raw(n, identity) for n in range(23) for identity in (IDENTITY, SECOND)]
+    keys += [key.replace("/m/", "/out/").replace("/raw", "") for key in keys[::3]]
+    keys += [f"a{n % 5}/b{n}/{name}" for n in range(9) for name in ("c", "c.d", "c-e")]
+    assert not any(await store.put_many([PutGroup((b"x",), (key,)) for key in keys]))
+    for at_once in (1, 2, 7, 1000):
+        monkeypatch.setattr(listing, "NAMES_AT_ONCE", at_once)
+        assert await store.list() == sorted(keys)
+        for limit in (1, 5, 7, 50):
+            found: list[str] = []
+            while page := await store.list("", found[-1] if found else "", limit):
+                found += page
+            assert found == sorted(keys)

@@ -93,10 +93,10 @@ def run_program(*argv: str, env: dict[str, str], stdin: str = "", cwd: Path | No
 
 
 def free_base() -> int:
-    """The first of three free ports in a row."""
-    for base in range(20000 + os.getpid() % 5000 * 4, 60000, 4):
+    """The first of five free ports in a row."""
+    for base in range(20000 + os.getpid() % 5000 * 5, 60000, 5):
         try:
-            for port in range(base, base + 3):
+            for port in range(base, base + 5):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:

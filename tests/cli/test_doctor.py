@@ -21,11 +21,13 @@ from cryptography.x509.oid import NameOID
 
 from postroom.base.settings import load
 from postroom.cli import checks
-from postroom.cli.checks import Status
+from postroom.cli.verdicts import Status
 from tests.cli.driver import Cli
 
 NAMES = ["configuration", "data_dir", "secrets", "database", "migrations", "storage"]
-PORTS = ["port.smtp", "port.imap", "port.http"]
+QUEUE = ["queue.deliveries", "queue.uncertain", "queue.bounces", "dlq"]
+SENDING = ["sending.domains", "sending.outbound.direct"]
+PORTS = ["port.smtp", "port.submission", "port.smtps", "port.imap", "port.http"]
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -42,6 +44,9 @@ def ports(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     for section, port in found.items():
         monkeypatch.setenv(f"POSTROOM__{section}__PORT", str(port))
         monkeypatch.setenv(f"POSTROOM__{section}__HOST", "127.0.0.1")
+    for name in ("SUBMISSION", "SMTPS"):
+        found[name] = free_port()
+        monkeypatch.setenv(f"POSTROOM__SMTP__{name}_PORT", str(found[name]))
     return found
 
 
@@ -54,13 +59,14 @@ def test_a_deployment_in_order(cli: Cli, ports: dict[str, int]) -> None:
     cli.json("tenant", "create", "acme")
     document = cli.json("doctor")
     found = statuses(document)
-    assert list(found) == [*NAMES, *PORTS, "tls", "dns"]
-    assert {found[name] for name in (*NAMES, *PORTS)} == {"pass"}
+    assert list(found) == [*NAMES, *QUEUE, *SENDING, *PORTS, "tls", "dns"]
+    assert {found[name] for name in (*NAMES, *QUEUE, *PORTS)} == {"pass"}
+    assert [found[name] for name in SENDING] == ["warn", "skip"]
     assert (found["tls"], found["dns"], document["status"]) == ("warn", "warn", "warn")
-    assert document["summary"] == {"pass": 9, "warn": 2, "fail": 0, "skip": 0}
+    assert document["summary"] == {"pass": 15, "warn": 3, "fail": 0, "skip": 1}
     told = cli("doctor")
     assert told.code == 0
-    assert "9 pass, 2 warn" in told.out
+    assert "15 pass, 3 warn, 1 skip" in told.out
     assert cli("doctor", "--quiet").out == "warn\n"
 
 
@@ -75,13 +81,14 @@ def test_every_failure_has_a_fix_and_the_exit_code_is_12(
     monkeypatch.setenv("POSTROOM_TLS_KEY", str(cli.data_dir / "none.key"))
     monkeypatch.setenv("POSTROOM_ENV", "production")
     monkeypatch.setenv("POSTROOM_API_HOST", "api")
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", ports["SMTP"]))
-        other.listen()
+    with socket.socket() as other, socket.socket() as another:
+        for taken, port in ((other, ports["SMTP"]), (another, ports["SUBMISSION"])):
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
         result = cli("doctor", "--json")
     assert result.code == 12
     failed = {check["name"]: check for check in result.document["checks"] if check["status"] == "fail"}
-    assert set(failed) == {"secrets", "storage", "port.smtp", "tls", "dns"}
+    assert set(failed) == {"secrets", "storage", "port.smtp", "port.submission", "tls", "dns"}
     assert all(check["fix"] for check in failed.values())
 
 
@@ -180,6 +187,18 @@ def test_certificates(tmp_path: Path, name: str, days: int, self_signed: bool, s
 def test_names(domain: str, env: str, status: Status) -> None:
     settings = load({"platform_domain": domain, "api_host": "api.postroom.dev", "env": env})
     assert checks.dns(settings).status is status
+
+
+@pytest.mark.covers("cli-config-ops:A5")
+def test_some_of_the_checks(cli: Cli, ports: dict[str, int]) -> None:
+    cli.json("tenant", "create", "acme")
+    assert list(statuses(cli.json("doctor", "--check", "tls", "--check", "queue"))) == [*QUEUE[:3], "tls"]
+    assert list(statuses(cli.json("doctor", "--check", "port"))) == PORTS
+    # What is asked for is answered, also when there is nothing to look at.
+    assert statuses(cli.json("doctor", "--check", "port.imaps")) == {"port.imaps": "skip"}
+    assert statuses(cli.json("doctor", "--check", "sending.outbound")) == {"sending.outbound.direct": "skip"}
+    for unknown in ("ports", "queue.", "", "port.25"):
+        assert cli("doctor", "--check", unknown, "--json").error["code"] == "cli_usage"
 
 
 @contextmanager

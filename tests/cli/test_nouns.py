@@ -170,3 +170,70 @@ def test_text_from_outside_is_harmless_on_a_terminal(cli: Cli) -> None:
     cli.json("identity", "create", "bot", "--display-name", "evil \u202eeman")
     assert "evil <U+202E>eman" in cli("identity", "list").out
     assert cli.json("identity", "list")["data"][0]["display_name"] == "evil \u202eeman"
+
+
+@pytest.mark.covers("cli-config-ops:A7", "FR-IDN-3")
+def test_an_identity_is_changed(cli: Cli) -> None:
+    made = cli.json("identity", "create", "bot", "--purpose", "p")
+    changed = cli.json(
+        *("identity", "update", "bot@agents.example", "--name", "Bot", "--purpose", "", "--owner-name", "Bo"),
+        *("--owner-email", "bo@example.com", "--signature-text", "Yours", "--metadata", "a=1", "--metadata", "b=x=y"),
+        *("--daily-cap", "9000", "--auto-reply", "denied", "--any-recipient"),
+    )
+    assert (changed["id"], changed["display_name"], changed["purpose"]) == (made["id"], "Bot", None)
+    assert changed["owner"] == {"name": "Bo", "email": "bo@example.com"}
+    assert changed["metadata"] == {"a": "1", "b": "x=y"}
+    assert changed["send_policy"] == {"daily_cap": 9000, "auto_reply": "denied", "require_known_recipient": False}
+    again = cli.json("identity", "update", made["id"], "--require-known-recipient")
+    assert again["send_policy"] == {**changed["send_policy"], "require_known_recipient": True}
+    assert cli.json("identity", "get", "bot@agents.example") == again
+    assert cli("identity", "pause", made["id"]).out == "bot@agents.example sends no more.\n"
+    assert cli.json("identity", "pause", made["id"])["pause_reason"] == "manual"
+    assert cli.json("identity", "resume", "bot@agents.example")["status"] == "active"
+    for wrong in ("", "--auto-reply perhaps", "--metadata a", "--metadata =a", "--metadata ", "--daily-cap -1"):
+        assert cli("identity", "update", made["id"], *wrong.split(" ")[: 2 if wrong else 0]).code == 2, wrong
+    assert cli("identity", "update", made["id"], "--owner-email", "nobody").code == 7
+    assert cli("identity", "update", "nobody@agents.example", "--name", "x").code == 5
+
+
+@pytest.mark.covers("cli-config-ops:A7", "security-privacy:A6.2")
+def test_signing_keys(cli: Cli) -> None:
+    cli.json("tenant", "create", "acme")
+    listed = cli.json("key", "ring")["data"]
+    assert [(one["purpose"], one["kid"], one["state"], one["verify_until"]) for one in listed] == [
+        (purpose, "0", "signing", None) for purpose in ("thread", "bounce", "forward")
+    ]
+    turned = cli.json("key", "rotate", "thread")
+    assert (turned["kid"], turned["previous"]["kid"], turned["previous"]["revoked"]) == ("1", "0", False)
+    assert cli("key", "rotate", "thread", "--quiet").out == "2\n"
+    assert [one["kid"] for one in cli.json("key", "ring", "thread")["data"]] == ["2", "1", "0"]
+    assert cli("key", "retire", "thread", "1").out == "Key 1 of thread is honoured no more.\n"
+    assert cli("key", "retire", "thread", "1").code == 5
+    assert cli("key", "retire", "thread", "2").code == 6
+    unsure = cli("key", "rotate", "thread", "--revoke-previous", "--json")
+    assert (unsure.code, unsure.error["code"]) == (2, "cli_usage")
+    told = cli("key", "rotate", "thread", "--revoke-previous", "--yes")
+    assert told.out == "Key 3 makes new ones of thread; key 2 is honoured no more.\n"
+    assert [one["kid"] for one in cli.json("key", "ring", "thread")["data"]] == ["3"]
+    for wrong in (
+        ("rotate", "cursor"),
+        ("ring", "x"),
+        ("retire", "x", "0"),
+        ("rotate", "thread", "--overlap-hours", "1"),
+    ):
+        assert cli("key", *wrong).code == 2
+
+
+@pytest.mark.covers("cli-config-ops:A7", "security-privacy:A3.6")
+def test_a_key_with_a_new_secret(cli: Cli) -> None:
+    made = cli.json("key", "create", "--name", "k", "--permissions", "messages:read")
+    turned = cli.json("key", "rotate", made["id"])
+    assert (turned["id"], turned["prefix"]) == (made["id"], made["prefix"])
+    assert turned["key"] != made["key"]
+    told = cli("key", "rotate", made["id"], "--overlap-hours", "0")
+    assert "shown this once" in told.err
+    assert cli("key", "rotate", made["id"], "--overlap-hours", "169").code == 7
+    assert cli("key", "rotate", made["id"], "--revoke-previous").code == 2
+    assert cli("key", "rotate", "key_none").code == 5
+    cli.json("key", "revoke", made["id"])
+    assert cli("key", "rotate", made["id"], "--json").error["code"] == "key_revoked"

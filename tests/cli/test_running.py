@@ -31,6 +31,7 @@ def place(tmp_path: Path) -> tuple[Path, int]:
     data_dir.mkdir(mode=0o700)
     (data_dir / "postroom.toml").write_text(
         f'env = "local"\nplatform_domain = "agents.example"\n[smtp]\nhost = "127.0.0.1"\nport = {base + 1}\n'
+        f'submission_port = {base + 3}\nsmtps_port = {base + 4}\n[lmtp]\nlisten = "{tmp_path / "lmtp"}"\n'
         f'[imap]\nhost = "127.0.0.1"\nport = {base + 2}\n[api]\nhost = "127.0.0.1"\nport = {base}\n'
     )
     return data_dir, base
@@ -70,9 +71,8 @@ def test_commands_beside_a_server(place: tuple[Path, int]) -> None:
         checked = run_program("doctor", "--json", *at, env=env)
         found = {check["name"]: check for check in checked.document["checks"]}
         assert checked.code == 0
-        assert {found[f"port.{name}"]["detail"].partition(": ")[2] for name in ("smtp", "imap", "http")} == {
-            "this Postroom listens"
-        }
+        doors = ("smtp", "submission", "smtps", "lmtp", "imap", "http")
+        assert {found[f"port.{name}"]["detail"].partition(": ")[2] for name in doors} == {"this Postroom listens"}
         second = run_program("serve", *at, env=env)
         assert second.code == 10
         assert "another Postroom" in second.err
@@ -91,6 +91,50 @@ def test_several_processes_under_one_supervisor(place: tuple[Path, int]) -> None
         with pytest.raises(OSError), socket.create_connection(("127.0.0.1", base + 1), timeout=5):
             pass
     assert server.returncode == 0
+
+
+@pytest.mark.covers("decisions:B19", "cli-config-ops:A3")
+@pytest.mark.parametrize("processes", ["1", "3"])
+def test_a_port_that_is_taken_ends_the_start_at_once(place: tuple[Path, int], processes: str) -> None:
+    data_dir, base = place
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", base))
+        other.listen()
+        argv = ("serve", "--processes", processes, "--json", "--data-dir", str(data_dir))
+        done = run_program(*argv, env=clean_environment())
+    assert done.code == 10
+    # Told once, however many processes there were to be.
+    assert json.loads(done.out)["error"]["code"] == "cli_infrastructure"
+    assert not (data_dir / "postgres" / "data" / "postmaster.pid").exists()
+
+
+def until_it_catches(pid: int) -> None:
+    """Python takes a moment until it runs anything of ours."""
+    mask = 1 << (signal.SIGTERM - 1)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        line = next(one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("SigCgt"))
+        if int(line.split()[1], 16) & mask:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.covers("cli-config-ops:A5", "mail-server:H4")
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_server_that_is_stopped_while_it_starts_ends_in_order(place: tuple[Path, int], processes: str) -> None:
+    data_dir, _ = place
+    argv = [sys.executable, "-m", "postroom", "serve", "--processes", processes, "--data-dir", str(data_dir)]
+    for at, number in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGTERM) * 4):
+        server = subprocess.Popen(argv, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        until_it_catches(server.pid)
+        time.sleep(at * 0.15)
+        server.send_signal(number)
+        out, err = server.communicate(timeout=DEADLINE)
+        assert (server.returncode, out) == (0, b""), (at, err)
+        assert b"Traceback" not in err
+        assert b"error:" not in err
+        assert not (data_dir / "postgres" / "data" / "postmaster.pid").exists()
 
 
 @pytest.mark.covers("decisions:B17")

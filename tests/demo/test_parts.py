@@ -23,7 +23,9 @@ from postroom.mail.mime import parse
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ADA = Address("Ada", "ada", "agents.example")
 SCOUT = Address("Scout", "scout", "agents.example")
-CAST = Cast("ten_x", "pmk_x", Person("ada@agents.example", "secret", "idn_a"), Agent("scout@agents.example", "idn_s"))
+CAST = Cast(
+    "ten_x", "pmk_x", Person("ada@agents.example", "secret", "idn_a"), Agent("scout@agents.example", "idn_s", "pmk_s")
+)
 
 
 def test_the_mail_repeats_to_the_byte() -> None:
@@ -68,6 +70,7 @@ def test_the_file_of_the_settings_is_the_settings(tmp_path: Path) -> None:
     read = load({"server.data_dir": tmp_path}, {}, tmp_path / "postroom.toml", host_name="demo")
     assert read == place.demo_settings(tmp_path, ports)
     assert (read.api.port, read.smtp.port, read.imap.port) == (18025, 18026, 18027)
+    assert (read.smtp.submission_port, read.smtp.smtps_port) == (18028, 18029)
     assert {read.api.host, read.smtp.host, read.imap.host} == {"127.0.0.1"}
 
 
@@ -77,22 +80,36 @@ def test_the_record_says_everything_and_is_private(tmp_path: Path) -> None:
         "http": "http://127.0.0.1:18025",
         "smtp": {"host": "127.0.0.1", "port": 18026},
         "submission": {"host": "127.0.0.1", "port": 18028},
+        "smtps": {"host": "127.0.0.1", "port": 18029},
         "imap": {"host": "127.0.0.1", "port": 18027},
         "domain": "agents.example",
         "tenant_id": "ten_x",
         "api_key": "pmk_x",
         "person": {"address": "ada@agents.example", "password": "secret", "identity_id": "idn_a"},
-        "agent": {"address": "scout@agents.example", "identity_id": "idn_s"},
+        "agent": {"address": "scout@agents.example", "identity_id": "idn_s", "key": "pmk_s"},
     }
     assert "secret" not in repr(CAST)
     place.write_private(tmp_path / place.RECORD, json.dumps(document))
     place.write_private(tmp_path / place.RECORD, json.dumps(document))
     assert stat.S_IMODE((tmp_path / place.RECORD).stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == [place.RECORD]
+    assert place.read_known(tmp_path) == Known("pmk_x", "secret", "pmk_s")
+
+
+def test_a_record_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    document = place.record(CAST, Ports.from_base(18025))
+    del document["agent"]["key"]
+    place.write_private(tmp_path / place.RECORD, json.dumps(document))
     assert place.read_known(tmp_path) == Known("pmk_x", "secret")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON", '{"api_key": 1, "person": {"password": "x"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", "[]", "no JSON", '{"api_key": "k", "person": {"password": "x"}, "agent": []}'),
+        '{"api_key": 1, "person": {"password": "x"}, "agent": {}}',
+    ],
+)
 def test_a_record_that_is_not_ours_tells_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / place.RECORD).write_text(text)
     assert place.read_known(tmp_path) == Known()

@@ -218,7 +218,7 @@ async def test_who_may_send(house: House, announced: list[Announcement]) -> None
     facts = [(one.fact, one.changed) for one in announced]
     assert facts == [
         ("identity.created", ()),
-        ("identity.updated", ("owner_name", "owner_email")),
+        ("identity.updated", ("owner",)),
         ("identity.paused", ()),
         ("identity.resumed", ()),
     ]

@@ -59,7 +59,7 @@ class FakeReceiver:
         self.reply = reply
         self.taken: list[tuple[str, ...]] = []
 
-    async def receive(self, envelope: Envelope[Any], raw: bytes) -> Reply:
+    async def receive(self, envelope: Envelope[Any], raw: bytes, *, loopback: int | None = None) -> Reply:
         self.taken.append(tuple(address for address, _ in envelope.recipients))
         return self.reply
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ import pytest
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import BlobMissing, StorageError
-from postroom.db import Database
+from postroom.db import Database, DatabaseUnavailable
 from postroom.net.mx import Family, RoutePolicy
 from postroom.outbound import claiming
 from postroom.outbound.claiming import Room
+from postroom.outbound.dispatch import DispatchLimits
 from postroom.outbound.models import RouteKind
-from postroom.outbound.outcomes import Report, Result
-from postroom.outbound.transports.base import Attempt, Parcel
-from postroom.smtp.outcome import DeliveryStatus, Outcome, Verdict
+from postroom.outbound.outcomes import Outcomes, Report, Result
+from postroom.outbound.transports.base import Attempt, Parcel, unknown
+from postroom.smtp.outcome import DeliveryStatus, Outcome, Reason, Verdict
 from tests.mailbox.letters import check_mailbox
 from tests.outbound.fake_mx import FakeMx
 from tests.outbound.mail_room import SOON, MailRoom, until
@@ -336,6 +338,34 @@ async def test_a_claim_that_was_lost_while_the_message_went_out_is_uncertain(roo
             assert await conn.fetchval("SELECT 'reconciled' = ANY (facts) FROM messages")
 
 
+@pytest.mark.covers("mail-server:C3", "edge:G2")
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_claim_that_was_lost_and_knows_before_the_next_one_says_that_it_does_not(
+    room: MailRoom, together: bool
+) -> None:
+    """As after an outage of the database that outlasts the leases: the process itself has claimed it once more."""
+    message = await room.accept("anna@example.com")
+    async with room.db.acquire() as conn:
+        (first,) = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+    assert await room.outcomes.start(first, first.ids)
+    room.clock.advance(claiming.LEASE.total_seconds())
+    async with room.db.acquire() as conn:
+        (second,) = await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+    assert not await room.outcomes.start(first, first.ids)
+    taken = Outcome(Verdict.DELIVERED, DeliveryStatus.DELIVERED, "2.0.0", 250, "250 Ok")
+    proof = Result(first, (Report(first.ids[0], taken, "mx0.example.com"),), "direct", "direct:first")
+    doubt = Result(second, (Report(second.ids[0], unknown(Reason.TRANSPORT_CONNECTION_LOST, "Lost")),))
+    if together:
+        await asyncio.gather(room.outcomes.record(doubt), room.outcomes.record(proof))
+    else:
+        await room.outcomes.record(proof)
+        await room.outcomes.record(doubt)
+    assert await room.deliveries(message) == {"anna@example.com": "delivered"}
+    assert [kind for kind, _ in await room.events(message)] == ["message.sent", "message.delivered"]
+    row = await room.row(message)
+    assert (row["claim_token"], row["next_attempt_at"], row["tries"]) == (None, None, 1)
+
+
 @pytest.mark.covers("edge:J28")
 async def test_the_breaker(room: MailRoom) -> None:
     async with FakeMx(drop_after_dot=True) as mx:
@@ -498,3 +528,51 @@ async def test_the_threads_lock_is_given_back(room: MailRoom) -> None:
             await claiming.put_back(conn, [held], at=room.clock.now())
         await room.dispatcher().run_due()
     assert await owner() is None
+
+
+@pytest.mark.covers("edge:G2", "decisions:B15")
+async def test_nothing_further_goes_out_while_results_cannot_be_written(room: MailRoom) -> None:
+    """Whatever had gone out would be uncertain, should the process be killed before it comes to write it down."""
+
+    class Away:
+        failures = 0
+        is_away = True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(room.db, name)
+
+        @asynccontextmanager
+        async def transaction(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+            if self.is_away:
+                self.failures += 1
+                raise DatabaseUnavailable("away")
+            async with room.db.transaction(*args, **options) as conn:
+                yield conn
+
+    db = Away()
+    outcomes = Outcomes(
+        db,  # type: ignore[arg-type] # stands for the database
+        room.blobs,
+        room.clock,
+        room.ids,
+        random=lambda: 0.5,
+        changed=lambda *_: None,
+        noticed=lambda: None,
+    )
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        first = await room.accept("anna@example.com")
+        dispatcher = replace(room, outcomes=outcomes).dispatcher(DispatchLimits(poll=0.02))
+        running = asyncio.create_task(dispatcher.run())
+        await until(lambda: db.failures > 1)
+        second = await room.accept("bert@example.com")
+        dispatcher.wake()
+        await until(lambda: mx.commands.count("DATA") == 2)
+        seen = db.failures
+        await until(lambda: db.failures > seen)
+        assert len(mx.messages) == 1
+        db.is_away = False
+        await until(lambda: len(mx.delivered) == 2)
+        await dispatcher.drain(10)
+        await running
+    assert [await room.status(one) for one in (first, second)] == ["delivered", "delivered"]

@@ -1,40 +1,36 @@
-"""Late bounces: sent to the return path that a host saw, taken at the MX listener, applied once, kept where people see
-them."""
+"""Late bounces: sent to the return path that a host saw, taken at the MX listener, kept where people see them."""
 
 from __future__ import annotations
 
-import asyncio
-import email.policy
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from postroom.accounts.models import Mode
 from postroom.accounts.signing_keys import Purpose, SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database, DatabaseUnavailable
-from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
-from postroom.mailbox.ingest import Failure, IngestError
-from postroom.outbound.models import NewRecipient, Operation, RecipientField, RouteKind
-from postroom.outbound.queue import MailQueue
+from postroom.outbound.models import Operation, RouteKind
 from postroom.outbound.return_paths import ReturnPaths
-from postroom.outbound.routes import Routes
-from postroom.outbound.rules import Action
 from postroom.outbound.transports.link import TlsUse
-from postroom.outbound.transports.local import Local
 from postroom.outbound.transports.smarthost import Smarthost, SmarthostConfig
-from postroom.sending import _with_host
 from tests.outbound.fake_mx import FakeMx, Received
-from tests.outbound.mail_room import SOON, unsigned, until
+from tests.outbound.late_bounces import (
+    BOUNCED,
+    DELIVERED,
+    RECEIVED,
+    RECONCILED,
+    SENT,
+    UNCERTAIN,
+    statuses,
+)
+from tests.outbound.mail_room import SOON
 from tests.outbound.returning import (
     HOST,
-    QuickParser,
     Returning,
     like_exim,
     like_postfix,
@@ -43,10 +39,7 @@ from tests.outbound.returning import (
     report,
     returning,
 )
-from tests.outbound.test_bounces import Post
 
-SENT, DELIVERED, BOUNCED = "message.sent", "message.delivered", "message.bounced"
-RECEIVED, RECONCILED, UNCERTAIN = "message.received", "message.reconciled", "message.uncertain"
 PATH = re.compile(r"bounces\+[0-9a-z]+\.[0-9a-z]+\.[0-9a-z]{16}@pm-bounce\.agents\.example")
 
 
@@ -54,14 +47,6 @@ PATH = re.compile(r"bounces\+[0-9a-z]+\.[0-9a-z]+\.[0-9a-z]{16}@pm-bounce\.agent
 async def post(db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Path) -> AsyncIterator[Returning]:
     async with returning(db, clock, ids, tmp_path) as made:
         yield made
-
-
-def envelope_recipient(address: str, *notify: str) -> NewRecipient:
-    return NewRecipient(address, RecipientField.ENVELOPE, RouteKind.DIRECT, dsn_notify=notify or None)
-
-
-async def statuses(post: Returning, message: str) -> tuple[str, dict[str, str]]:
-    return await post.room.status(message), await post.room.deliveries(message)
 
 
 # -- what leaves ------------------------------------------------------------------------------------------------------
@@ -342,326 +327,3 @@ async def test_while_the_database_is_away_it_is_put_off(post: Returning, monkeyp
         patched.setattr(post.keys, "_sealer", SigningKeys(post.room.db, b"x" * 32, post.room.clock)._sealer)
         assert (await post.bounce(received.sender, raw))[0] == 451
     assert (await post.bounce(received.sender, raw))[0] == 250
-
-
-# -- once -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("edge:G6", "NFR-REL-1")
-async def test_the_same_report_again(post: Returning) -> None:
-    async with FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-    soft = report(received, recipient("anna@example.com", status="4.4.7"))
-    for _ in range(3):
-        assert (await post.bounce(received.sender, soft))[0] == 250
-    assert await post.kinds() == [SENT, DELIVERED, BOUNCED, RECEIVED]
-    assert len(await post.inbox()) == 1
-    # What is final after all says more; what is for now then says less.
-    hard = report(received, recipient("anna@example.com", status="5.1.1"))
-    for raw in (hard, hard, soft):
-        await post.bounce(received.sender, raw)
-    assert await post.kinds() == [SENT, DELIVERED, BOUNCED, RECEIVED, BOUNCED, RECEIVED]
-    row = await post.room.row(message)
-    assert (row["status"], row["bounce_type"], row["enhanced_code"]) == ("bounced", "hard", "5.1.1")
-
-
-@pytest.mark.covers("edge:G6", "NFR-REL-1")
-async def test_two_processes_are_given_the_same_report_at_once(post: Returning) -> None:
-    async with FakeMx() as mx:
-        message = await post.send(mx, "anna@example.com", "bob@example.com")
-        (received,) = mx.delivered
-    places = [post.places[0], *[await post.place() for _ in range(3)]]
-    raw = report(received, recipient("anna@example.com"), recipient("bob@example.com"))
-    answers = await asyncio.gather(*(post.bounce(received.sender, raw, place=place) for place in places))
-    assert {code for code, _ in answers} == {250}
-    assert (await statuses(post, message))[0] == "bounced"
-    assert sorted(await post.kinds()) == sorted([SENT, DELIVERED, DELIVERED, BOUNCED, BOUNCED, RECEIVED])
-    assert len(await post.inbox()) == 1
-
-
-@pytest.mark.covers("NFR-REL-1", "edge:J1")
-async def test_a_process_that_dies_between_the_two_loses_nothing(
-    post: Returning, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-    raw = report(received, recipient("anna@example.com"))
-
-    def full(*_: object) -> Any:
-        raise IngestError(Failure.DATABASE)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(post.places[0].ingest, "begin", full)
-        assert (await post.bounce(received.sender, raw))[0] == 451
-    assert (await statuses(post, message))[0] == "bounced"
-    assert await post.inbox() == []
-    assert (await post.bounce(received.sender, raw))[0] == 250
-    assert len(await post.inbox()) == 1
-    assert await post.kinds() == [SENT, DELIVERED, BOUNCED, RECEIVED]
-
-
-@pytest.mark.covers("mail-server:C7")
-async def test_who_was_told_by_us_is_not_told_again(post: Returning) -> None:
-    async with FakeMx(replies={"bob@example.com": ["550 5.1.1 No"]}) as mx:
-        message = await post.send(mx, "anna@example.com", "bob@example.com")
-        (received,) = mx.delivered
-    await Post(post.room, post.places[0].ingest, []).writer.run_due()
-    assert len(await post.inbox()) == 1
-    assert (await post.bounce(received.sender, report(received, recipient("bob@example.com"))))[0] == 250
-    assert post.places[0].returns.dropped == {"told": 1}
-    assert len(await post.inbox()) == 1
-    # With news about somebody else it is seen.
-    groups = (recipient("bob@example.com"), recipient("anna@example.com"))
-    await post.bounce(received.sender, report(received, *groups))
-    assert len(await post.inbox()) == 2
-    assert set((await post.room.deliveries(message)).values()) == {"bounced"}
-
-
-@pytest.mark.covers("RFC 3461 §4.1")
-@pytest.mark.parametrize(
-    ("notify", "action", "seen"),
-    [
-        (("NEVER",), "failed", False),
-        (("FAILURE",), "failed", True),
-        (("FAILURE",), "delayed", False),
-        (("DELAY",), "delayed", True),
-        (("FAILURE",), "delivered", False),
-        (("SUCCESS",), "relayed", True),
-    ],
-)
-async def test_what_the_sender_did_not_want_to_be_told(
-    post: Returning, notify: tuple[str, ...], action: str, seen: bool
-) -> None:
-    async with FakeMx(extensions=()) as mx:
-        message = await post.send(mx, envelope_recipient("anna@example.com", *notify))
-        (received,) = mx.delivered
-    await post.bounce(received.sender, report(received, recipient("anna@example.com", action)))
-    assert len(await post.inbox()) == seen
-    assert (await statuses(post, message))[0] == ("bounced" if action == "failed" else "delivered")
-
-
-# -- before we know ourselves -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("edge:G8", "edge:G2")
-@pytest.mark.parametrize("end", ["250", "lost", "451"])
-@pytest.mark.parametrize("action", ["failed", "delivered"])
-async def test_a_report_that_overtakes_the_result_of_the_attempt(post: Returning, end: str, action: str) -> None:
-    hold = asyncio.Event()
-    replies: dict[str, list[str | None]] = {"final": ["451 4.3.0 Later"]} if end == "451" else {}
-    async with FakeMx(hold=hold, drop_after_dot=end == "lost", replies=replies) as mx:
-        post.room.net.add("example.com", mx)
-        message = await post.room.accept("anna@example.com")
-        attempt = asyncio.create_task(post.room.dispatcher().run_due())
-        await until(lambda: bool(mx.messages))
-        assert (await post.room.row(message))["claim_token"] is not None
-        (received,) = mx.messages
-        assert (await post.bounce(received.sender, report(received, recipient("anna@example.com", action))))[0] == 250
-        wanted = "bounced" if action == "failed" else "delivered"
-        assert await statuses(post, message) == (wanted, {"anna@example.com": wanted})
-        hold.set()
-        await attempt
-        assert await statuses(post, message) == (wanted, {"anna@example.com": wanted})
-        post.room.clock.advance(90_000)
-        await post.room.dispatcher().run_due()
-        assert len(mx.messages) == 1, "nothing is sent again"
-    event = BOUNCED if action == "failed" else DELIVERED
-    assert await post.kinds() == [SENT, event, RECEIVED]
-    assert await post.room.wire_key(message) is None
-
-
-@pytest.mark.covers("edge:G8")
-async def test_the_result_still_counts_for_the_others(post: Returning) -> None:
-    hold = asyncio.Event()
-    async with FakeMx(hold=hold) as mx:
-        post.room.net.add("example.com", mx)
-        message = await post.room.accept("anna@example.com", "bob@example.com")
-        attempt = asyncio.create_task(post.room.dispatcher().run_due())
-        await until(lambda: bool(mx.messages))
-        (received,) = mx.messages
-        await post.bounce(received.sender, report(received, recipient("bob@example.com")))
-        assert (await statuses(post, message))[0] == "queued"
-        hold.set()
-        await attempt
-    expected = {"anna@example.com": "delivered", "bob@example.com": "bounced"}
-    assert await statuses(post, message) == ("bounced", expected)
-    assert await post.kinds() == [BOUNCED, RECEIVED, SENT, DELIVERED]
-
-
-@pytest.mark.covers("mail-server:C2")
-async def test_a_report_of_an_earlier_time_does_not_end_what_an_operator_sends_again(post: Returning) -> None:
-    async with FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-        raw = report(received, recipient("anna@example.com"))
-        await post.bounce(received.sender, raw)
-        room = post.room
-        queue = MailQueue(
-            *(room.db, room.blobs, room.clock, room.ids),
-            sign=unsigned,
-            changed=lambda *_: None,
-            wake=lambda: None,
-        )
-        (done,) = await queue.act(Action.RETRY, [(await room.row(message))["id"]])
-        assert done.refused is None
-        assert (await post.bounce(received.sender, raw))[0] == 250
-        assert (await statuses(post, message))[0] == "queued"
-        await room.dispatcher().run_due()
-        assert len(mx.delivered) == 2
-    assert (await statuses(post, message))[0] == "delivered"
-    assert mx.delivered[1].sender == received.sender
-    await post.bounce(received.sender, raw + b"again\r\n")
-    assert (await statuses(post, message))[0] == "bounced"
-
-
-# -- what is gone, and what is no report ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "statement", ["UPDATE tenants SET status = 'erasing'", "UPDATE identities SET status = 'deleting'"]
-)
-async def test_nothing_is_stored_for_who_is_being_erased(post: Returning, statement: str) -> None:
-    async with FakeMx() as mx:
-        await post.send(mx)
-        (received,) = mx.delivered
-    await post.execute(statement)
-    for raw in (report(received, recipient("anna@example.com")), b"Subject: I am away\r\n\r\nx\r\n"):
-        assert (await post.bounce(received.sender, raw))[0] == 250
-    assert await post.inbox() == []
-    assert post.places[0].returns.dropped == {"gone": 2}
-
-
-@pytest.mark.covers("edge:D4", "mail-server:C7")
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE mailboxes SET erased = true",
-        "DELETE FROM messages",
-        "DELETE FROM deliveries",
-    ],
-)
-@pytest.mark.parametrize("moment", ["before", "found", "applied"])
-async def test_of_what_is_gone_nobody_is_told(
-    post: Returning, statement: str, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with FakeMx() as mx:
-        await post.send(mx)
-        (received,) = mx.delivered
-    returns = post.places[0].returns
-
-    async def erase() -> None:
-        if "messages" in statement:
-            await post.execute("DELETE FROM placements")
-        await post.execute(statement)
-
-    def then(function: Callable[..., Any]) -> Callable[..., Any]:
-        async def patched(*arguments: Any) -> Any:
-            answer = await function(*arguments)
-            monkeypatch.undo()
-            await erase()
-            return answer
-
-        return patched
-
-    if moment == "before":
-        await erase()
-    else:
-        name = "_find" if moment == "found" else "_apply"
-        monkeypatch.setattr(returns, name, then(getattr(returns, name)))
-    assert (await post.bounce(received.sender, report(received, recipient("anna@example.com"))))[0] == 250
-    stored = len(await post.inbox())
-    if moment == "applied" and "erased" not in statement:
-        assert stored <= 1  # it was being stored already
-    else:
-        assert (stored, returns.dropped) == (0, {"gone": 1})
-    # So that what always holds of mailboxes can be looked at.
-    await post.execute("DELETE FROM changes")
-    await post.execute("UPDATE mailboxes SET erased = false, change_seq = 0")
-    await post.execute("DELETE FROM placements")
-    await post.execute("DELETE FROM messages")
-    await post.execute("DELETE FROM threads")
-    await post.execute("UPDATE mailboxes SET used_bytes = 0")
-    await post.execute("UPDATE folders SET message_count = 0, unseen_count = 0, total_bytes = 0")
-
-
-@pytest.mark.covers("edge:D4", "edge:N19")
-@pytest.mark.parametrize("kind", ["person", "agent"])
-async def test_an_answer_that_is_no_report_is_mail(
-    db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Path, kind: str
-) -> None:
-    async with returning(db, clock, ids, tmp_path, kind=kind) as post, FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-        answer = EmailMessage(email.policy.SMTP)
-        answer["From"], answer["To"], answer["Subject"] = "anna@example.com", received.sender, "Out of office"
-        answer["Auto-Submitted"] = "auto-replied"
-        answer.set_content("I am away.")
-        assert (await post.bounce(received.sender, answer.as_bytes()))[0] == 250
-        assert await post.kinds() == [SENT, DELIVERED, RECEIVED]
-        ((row, _),) = await post.inbox()
-        assert (row["kind"], row["delivered_to"]) == ("normal", post.box.address)
-        assert (await statuses(post, message))[0] == "delivered"
-
-
-@pytest.mark.parametrize(("trouble", "code"), [(ParserBusy, 451), (ParsingFailed, 250)])
-async def test_a_report_that_cannot_be_read_is_kept_for_people(
-    post: Returning, trouble: type[Exception], code: int
-) -> None:
-    class Broken(QuickParser):
-        async def run(self, size: int, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-            raise trouble
-
-    place = await post.place(Broken())
-    async with FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-    raw = report(received, recipient("anna@example.com"))
-    assert (await post.bounce(received.sender, raw, place=place))[0] == code
-    assert (await statuses(post, message))[0] == "delivered"
-    assert len(await post.inbox()) == (code == 250)
-
-
-async def test_reading_is_done_in_another_process(post: Returning) -> None:
-    place = await post.place(Parser())
-    async with FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-    raw = report(received, recipient("anna@example.com"))
-    assert (await post.bounce(received.sender, raw, place=place))[0] == 250
-    assert place.parser.process_ids
-    assert (await statuses(post, message))[0] == "bounced"
-
-
-@pytest.mark.covers("mail-server:C7", "RFC 5321 §6.1")
-async def test_a_notice_of_ours_finds_its_way_to_a_return_path_of_ours(post: Returning) -> None:
-    """Mail of ours that came back by way of another server, and could not be passed on from here."""
-    async with FakeMx() as mx:
-        message = await post.send(mx)
-        (received,) = mx.delivered
-    room, place = post.room, post.places[0]
-    room.transports[RouteKind.LOCAL] = Local(
-        place.reception.resolve,
-        place.reception.receive,
-        room.clock,
-        hostname="mx.agents.example",
-        new_id=lambda _: "local:1",
-    )
-    notice = await room.accept(
-        received.sender,
-        raw=report(received, recipient("anna@example.com")),
-        route=RouteKind.LOCAL,
-        operation=Operation.BOUNCE,
-        envelope_from="",
-    )
-    await room.dispatcher().run_due()
-    assert await room.status(notice) == "delivered"
-    assert (await statuses(post, message))[0] == "bounced"
-
-    async def nothing(domain: str) -> bool:
-        return False
-
-    for host, route in ((HOST, RouteKind.LOCAL), ("", RouteKind.DIRECT)):
-        routes = Routes(_with_host(nothing, host))
-        assert await routes.route(received.sender, from_domain="agents.example", mode=Mode.LIVE) is route

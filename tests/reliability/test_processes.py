@@ -124,7 +124,7 @@ async def test_a_process_that_dies_is_replaced(launch: Launch) -> None:
 
     async def replaced() -> bool | None:
         now = server.workers()
-        return (len(now) == 2 and victim.pid not in [one.pid for one in now]) or None
+        return (victim.pid not in [one.pid for one in now] and server.all_listen()) or None
 
     await eventually(replaced)
     _, text = letter()

@@ -39,6 +39,7 @@ def mailbox_requests(identity: str, message: str, thread: str, attachment: str) 
     box = f"/v1/identities/{identity}"
     return [
         ("GET", box, None),
+        ("PATCH", box, {"purpose": "other"}),
         ("GET", f"{box}/messages", None),
         ("GET", f"{box}/messages/{message}", None),
         ("PATCH", f"{box}/messages/{message}", {"read": True}),
@@ -222,6 +223,7 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
         "message_id": f"msg_{MISSING_ULID}",
         "thread_id": f"thr_{MISSING_ULID}",
         "attachment_id": f"att_{MISSING_ULID}",
+        "purpose": "thread",
     }
     for rule in world.app.table.rules:
         if not rule.permissions:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from postroom.mailbox.models import Direction
+from postroom.outbound import claiming
+from postroom.outbound.models import Status
+from postroom.outbound.outcomes import Outcomes, Report, Result
+from postroom.outbound.rules import Decided
 from tests.rest.contract import check
 from tests.rest.sender import ANNA, BODY, Sender, code, letter, make_sender
 from tests.rest.world import World
@@ -144,3 +148,36 @@ async def test_a_copy_of_ones_own_says_nothing_of_deliveries(sender: Sender) -> 
     found = await sender.get(kept)
     assert (found["direction"], found["deliveries"]) == (Direction.OUTBOUND.value, [])
     assert code(await sender.world.post(sender.at(kept, "resolve"), {"outcome": "sent"})) == "not_uncertain"
+
+
+@pytest.mark.covers("edge:K3", "edge:G1")
+@pytest.mark.parametrize(
+    ("status", "kind", "reason"),
+    [(Status.FAILED, "message.failed", "local_fault"), (Status.REJECTED, "message.rejected", "provider_validation")],
+)
+async def test_what_failed_is_sent_anew_with_a_new_key(sender: Sender, status: Status, kind: str, reason: str) -> None:
+    sent = (await sender.send()).json()["id"]
+    world = sender.world
+    async with world.db.acquire() as conn:
+        (group,) = await claiming.claim(conn, now=world.clock.now(), room=claiming.Room(10, {}))
+    outcomes = Outcomes(
+        world.db,
+        world.blobs,
+        world.clock,
+        world.ids,
+        random=lambda: 0.5,
+        changed=lambda *_: None,
+        noticed=lambda: None,
+    )
+    decided = Decided(status, reason=reason, text="It could not be sent")
+    await outcomes.record(Result(group, tuple(Report(one, decided) for one in group.ids), "direct"))
+    await outcomes.idle()
+    (event,) = await sender.events(kind)
+    assert (event["message_id"], event["reason"]) == (sent, reason)
+    assert (await sender.get(sent))["status"] == status.value
+    # The old key stands for the old message for good, however it ended.
+    again = await sender.send()
+    assert (again.status_code, again.json()["id"], again.json()["deduplicated"]) == (202, sent, True)
+    anew = await sender.send(key="another")
+    assert (anew.status_code, anew.json()["status"], anew.json()["deduplicated"]) == (202, "queued", False)
+    assert anew.json()["id"] != sent

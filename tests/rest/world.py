@@ -227,4 +227,5 @@ def services_of(
         migrated=ready,
         sending=sending_of(db, clock, ids, blobs, mailboxes, parser),
         closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda ref, modseq: None),
+        signing_keys=SigningKeys(db, MASTER, clock),
     )

@@ -21,6 +21,7 @@ from tests.torture.deployment import Broken, Server
 from tests.torture.leaks import Leaks
 from tests.torture.ledger import Ledger, Tally
 from tests.torture.load import Load
+from tests.torture.outgoing import Outgoing
 from tests.torture.verify import Verifier
 
 FIRST_ANSWERS: Final = 60.0
@@ -66,10 +67,12 @@ ORDER: Final = (
 )
 """Server processes, and what is done to them, round after round, and from the beginning again. A few rounds meet
 most of it; the number of processes changes only behind a round in which the server is started again."""
+TURN: Final = 3
+"""Every so many rounds it is the turn of mail that leaves, which has a plan of its own (`outgoing.ORDER`)."""
 
 
 def plan(rounds: int) -> list[tuple[int, Mode]]:
-    """For each round the number of server processes and what is to be killed."""
+    """For each round of mail that comes in the number of server processes and what is to be killed."""
     return [ORDER[at % len(ORDER)] for at in range(rounds)]
 
 
@@ -82,10 +85,45 @@ class Torture:
         self._kills = 0
         self._helpers_left = 0
         self._log_read = 0
+        self._out_log_read = 0
         self._leaks: Leaks
+        self._outgoing = Outgoing(directory / "out", seed)
 
-    async def run(self, rounds: int, minutes: float) -> bool:
+    async def run(self, rounds: int, minutes: float, *, only_outgoing: bool = False) -> bool:
         """Whether everything held."""
+        try:
+            if only_outgoing:
+                return await self._only_outgoing(rounds, minutes)
+            return await self._all(rounds, minutes)
+        finally:
+            await self._outgoing.end()
+
+    async def _only_outgoing(self, rounds: int, minutes: float) -> bool:
+        deadline = time.monotonic() + minutes * 60
+        for number in range(1, rounds + 1):
+            if faults := await self._out(number):
+                self._tell(number, faults)
+                return False
+            if time.monotonic() > deadline:
+                break
+        return True
+
+    async def _out(self, number: int) -> Sequence[str]:
+        """A round of mail that leaves; the faults found."""
+        outgoing, faults = self._outgoing, list[str]()
+        try:
+            faults, line = await outgoing.round()
+            print(f"round {number:3} out {line}", flush=True)
+        except Broken as broken:
+            faults = [str(broken)]
+        if outgoing.server is not None:
+            logged, self._out_log_read = _logged(outgoing.server, self._out_log_read)
+            faults += logged
+        if outgoing.helpers_left:
+            faults.append(f"{outgoing.helpers_left} helper processes outlived the server that was killed")
+        return faults
+
+    async def _all(self, rounds: int, minutes: float) -> bool:
         rng = random.Random(f"{self._seed}/setup")
         made = await deployment.create(self._directory / "data", rng)
         ledger = Ledger(self._seed, len(made.boxes))
@@ -94,10 +132,17 @@ class Torture:
         server = Server(made, self._directory / "server.log")
         deadline = time.monotonic() + minutes * 60
         try:
-            ahead = plan(rounds + 1)
+            ahead, at = plan(rounds + 1), 0
             for number in range(1, rounds + 1):
-                last = number == rounds or time.monotonic() > deadline
-                faults = await self._round(server, ledger, verifier, number, ahead[number - 1 : number + 1], last=last)
+                late = time.monotonic() > deadline
+                if number % TURN == 0 and not late:
+                    last, faults = number == rounds, await self._out(number)
+                else:
+                    # The last one of its kind looks at everything.
+                    last = late or number == rounds
+                    is_last = last or (number + 1 == rounds and rounds % TURN == 0)
+                    faults = await self._round(server, ledger, verifier, number, ahead[at : at + 2], last=is_last)
+                    at += 1
                 if faults:
                     self._tell(number, faults)
                     return False
@@ -195,14 +240,8 @@ class Torture:
         return f"; ready again in {time.monotonic() - began:.1f} s"
 
     def _logged(self, server: Server) -> list[str]:
-        """Lines of the log since the last look that say something went wrong inside the program."""
-        with server.log.open("rb") as log:
-            log.seek(self._log_read)
-            text = log.read().decode("utf-8", "replace")
-            self._log_read = log.tell()
-        lines = text.splitlines()
-        bad = [at for at, line in enumerate(lines) if any(word in line for word in _BAD_LOG)]
-        return ["the server's log: " + "\n    ".join(lines[max(0, at - 2) : at + 40]) for at in bad[:2]]
+        faults, self._log_read = _logged(server, self._log_read)
+        return faults
 
     def _tell(self, number: int, faults: Sequence[str]) -> None:
         print(f"\nround {number} of seed {self._seed} FAILED: {len(faults)} faults", file=sys.stderr)
@@ -217,11 +256,23 @@ class Torture:
         )
 
 
+def _logged(server: Server, read: int) -> tuple[list[str], int]:
+    """Lines of the log behind `read` octets that say something went wrong inside the program, and its length."""
+    with server.log.open("rb") as log:
+        log.seek(read)
+        text = log.read().decode("utf-8", "replace")
+        read = log.tell()
+    lines = text.splitlines()
+    bad = [at for at, line in enumerate(lines) if any(word in line for word in _BAD_LOG)]
+    return ["the server's log: " + "\n    ".join(lines[max(0, at - 2) : at + 40]) for at in bad[:2]], read
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how many kills")
     parser.add_argument("--seed", type=int, default=None, help="repeats the kills and messages of an earlier run")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no further round after this time")
+    parser.add_argument("--outgoing", action="store_true", help="only mail that leaves")
     parser.add_argument("--keep", action="store_true", help="leave the data directory")
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
@@ -230,7 +281,9 @@ def main() -> int:
     held = False
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            held = asyncio.run(Torture(directory, seed).run(options.rounds, options.minutes))
+            held = asyncio.run(
+                Torture(directory, seed).run(options.rounds, options.minutes, only_outgoing=options.outgoing)
+            )
     finally:
         if not options.keep:
             shutil.rmtree(directory, ignore_errors=True)

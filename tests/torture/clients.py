@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -109,12 +109,14 @@ class Smtp(Wire):
             if line[3:4] != b"-":
                 return int(line[:3]), line[4:].decode("utf-8", "replace").rstrip()
 
-    async def deliver(self, to: Sequence[str], message: bytes, *, hang_up: bool = False) -> Sent:
+    async def deliver(
+        self, to: Sequence[str], message: bytes, *, hang_up: bool = False, sender: str = "sender@example.com"
+    ) -> Sent:
         """One transaction. Raises Lost, with the text ``"dot"`` when the message was complete by then.
 
         `hang_up` leaves without reading the answer, as a sender does whose machine goes down just then.
         """
-        commands = [b"MAIL FROM:<sender@example.com>\r\n", *(f"RCPT TO:<{one}>\r\n".encode() for one in to)]
+        commands = [f"MAIL FROM:<{sender}>\r\n".encode(), *(f"RCPT TO:<{one}>\r\n".encode() for one in to)]
         await self.send(b"".join(commands))
         replies = [await self.reply() for _ in commands]
         refused = [reply for reply in replies if reply[0] != 250]
@@ -194,14 +196,17 @@ class Http(Wire):
     async def _greet(self) -> None:
         pass
 
-    async def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def request(
+        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
         """Status and JSON. Raises Lost."""
         data = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._key}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
         )
-        await self.send(head.encode() + data)
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        await self.send((head + more + "\r\n").encode() + data)
         status = await self.line()
         length = 0
         while (line := await self.line()) != b"\r\n":

@@ -116,11 +116,21 @@ def environment(data_dir: Path, ports: Mapping[str, int], extra: Mapping[str, st
 
 
 async def create(
-    data_dir: Path, rng: random.Random, *, agents: int = 20, people: int = 2, extra: Mapping[str, str] | None = None
+    data_dir: Path,
+    rng: random.Random,
+    *,
+    agents: int = 20,
+    people: int = 2,
+    extra: Mapping[str, str] | None = None,
+    submission: bool = False,
 ) -> Deployment:
-    """A tenant with its mailboxes, made in process; the database is stopped again afterwards."""
+    """A tenant with its mailboxes, made in process; the database is stopped again afterwards. `submission`: its server
+    listens for submitted mail, too."""
     await asyncio.to_thread(data_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
-    ports = dict(zip(("smtp", "imap", "http"), free_ports(3, rng), strict=True))
+    names = ("smtp", "imap", "http", "submission")
+    ports = dict(zip(names, free_ports(len(names), rng), strict=True))
+    if submission:
+        extra = {"POSTROOM_SMTP_SUBMISSION_PORT": str(ports["submission"]), **(extra or {})}
     environ = environment(data_dir, ports, extra or {})
     ours = {name: value for name, value in environ.items() if name.startswith("POSTROOM")}
     settings: Settings = load({}, ours, None, data_dir=data_dir, host_name="torture")
@@ -141,7 +151,15 @@ async def _fill(core: Core, agents: int, people: int) -> tuple[list[Box], list[s
     mailbox_permissions = tuple(sorted(MAY_HOLD[Level.IDENTITY] - OWNER_ONLY))
     boxes: list[Box] = []
     for n in range(agents):
-        made, _ = await core.identities.create(tenant.id, NewIdentity(f"agent{n}", f"Agent {n}"))
+        # One that may write to strangers.
+        agent = NewIdentity(
+            f"agent{n}",
+            f"Agent {n}",
+            owner_name="Owner",
+            owner_email="owner@example.com",
+            send_policy={"require_known_recipient": False},
+        )
+        made, _ = await core.identities.create(tenant.id, agent)
         new = NewKey(f"agent {n}", Level.IDENTITY, mailbox_permissions, tenant.id, made.id)
         boxes.append(_box(made, (await core.keys.create(None, new))[1], is_person=False))
     for n in range(people):
@@ -197,7 +215,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        while not await self.is_ready():
+        while not (await self.is_ready() and self.all_listen()):
             if not self.is_running:
                 raise Broken(f"the server ended while starting (status {self._process.returncode})\n{self.tail()}")
             if time.monotonic() - began > READY_SECONDS:
@@ -213,6 +231,13 @@ class Server:
             and (await _says(ports["imap"], b"")).startswith(b"* OK")
             and b" 200 " in await _says(ports["http"], b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         )
+
+    def all_listen(self) -> bool:
+        """Whether each of several processes on the same ports is up. The first of them is started before the others."""
+        if self.processes == 1:
+            return True
+        workers, port = self.workers(), self.deployment.ports["smtp"]
+        return len(workers) == self.processes and all(_listens(one, port) for one in workers)
 
     def children(self) -> list[psutil.Process]:
         """Its processes but PostgreSQL's."""
@@ -334,6 +359,14 @@ async def _gone(processes: Sequence[psutil.Process], seconds: float) -> list[psu
         if not alive or time.monotonic() > deadline:
             return alive
         await asyncio.sleep(0.05)
+
+
+def _listens(process: psutil.Process, port: int) -> bool:
+    try:
+        sockets = process.net_connections(kind="tcp")
+    except psutil.Error:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets)
 
 
 def _command(process: psutil.Process) -> bytes:

@@ -96,7 +96,7 @@ class Verifier:
         try:
             await self._quiet(conn)
             async with conn.transaction(isolation="repeatable_read", readonly=True):
-                faults = [fault async for fault in _broken(conn)]
+                faults = [fault async for fault in broken(conn)]
                 standing = self._standing(await conn.fetch(_STANDING))
                 counts.unindexed = await conn.fetchval("SELECT count(*) FROM word_tasks")
             counts.messages = len(standing)
@@ -382,7 +382,7 @@ class _Originals:
         return None if document is None else document.text
 
 
-async def _broken(conn: Connection) -> AsyncIterator[str]:
+async def broken(conn: Connection) -> AsyncIterator[str]:
     """The invariants that do not hold, each with the first rows at fault."""
     for name, statement in INVARIANTS.items():
         rows = await conn.fetch(statement, timeout=120)

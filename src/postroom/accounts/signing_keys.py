@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -38,6 +38,9 @@ INSERT INTO signing_keys (purpose, kid, sealed, created_at) VALUES ($1, $2, $3, 
 _LOCK: Final = "SELECT kid FROM signing_keys WHERE purpose = $1 AND verify_until IS NULL FOR NO KEY UPDATE"
 _RETIRE: Final = "UPDATE signing_keys SET verify_until = $3 WHERE purpose = $1 AND kid = $2"
 _REMOVE: Final = "DELETE FROM signing_keys WHERE purpose = $1 AND kid = $2"
+_RETIRE_NOW: Final = """
+DELETE FROM signing_keys WHERE purpose = $1 AND kid = $2 AND verify_until IS NOT NULL RETURNING kid
+"""
 _REMOVE_OLD: Final = "DELETE FROM signing_keys WHERE purpose = $1 AND verify_until IS NOT NULL"
 _INSERT: Final = "INSERT INTO signing_keys (purpose, kid, sealed, created_at) VALUES ($1, $2, $3, $4)"
 
@@ -64,6 +67,23 @@ class SigningKey:
     secret: bytes = field(repr=False)
     created_at: datetime
     verify_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A key took the place of another: `key` makes new ones now, `previous` is honoured until `verify_until`, or was
+    `revoked` and is honoured no more.
+    """
+
+    purpose: Purpose
+    key: SigningKey
+    previous: str
+    verify_until: datetime
+    revoked: bool
+
+
+Also = Callable[[Connection, Rotation], Awaitable[None]]
+"""Something else to be done in the transaction of a rotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +127,9 @@ class SigningKeys:
         now = self._clock.now()
         return tuple(key for key in held.keys if key.verify_until is None or key.verify_until > now)
 
-    async def rotate(self, purpose: Purpose, *, revoke_previous: bool = False) -> SigningKey:
+    async def rotate(self, purpose: Purpose, *, revoke_previous: bool = False, also: Also | None = None) -> Rotation:
         """A new current key. The one before is honoured for the purpose's overlap, or with `revoke_previous` no more,
-        and none before it."""
+        and none before it. Other processes go by what they hold for up to `CACHE_SECONDS`."""
         await self.ring(purpose)
         now = self._clock.now()
         async with self._database.transaction() as conn:
@@ -122,9 +142,23 @@ class SigningKeys:
                 await conn.execute(_RETIRE, purpose.value, before, now + purpose.overlap)
             await conn.execute(_REMOVE, purpose.value, kid)
             secret = await self._insert(conn, _INSERT, purpose, kid, now)
+            until = now if revoke_previous else now + purpose.overlap
+            rotation = Rotation(purpose, SigningKey(kid, secret, now), before, until, revoke_previous)
+            if also is not None:
+                await also(conn, rotation)
         self._rings.pop(purpose, None)
         log.info("signing_key_rotated", purpose=purpose.value, kid=kid, revoked=revoke_previous)
-        return SigningKey(kid, secret, now)
+        return rotation
+
+    async def retire(self, purpose: Purpose, kid: str) -> bool:
+        """Honour a key no more that another one has followed; whether there was one. The current key stays: rotate.
+        Other processes go by what they hold for up to `CACHE_SECONDS`."""
+        async with self._database.acquire() as conn:
+            gone = await conn.fetchval(_RETIRE_NOW, purpose.value, kid)
+        self._rings.pop(purpose, None)
+        if gone is not None:
+            log.info("signing_key_retired", purpose=purpose.value, kid=kid)
+        return gone is not None
 
     def _is_stale(self, ring: _Ring, kid: str | None) -> bool:
         age = self._clock.monotonic() - ring.read_at

@@ -2,7 +2,7 @@
 
 Keys are logical and the same for every backend (data-model §15); rows of the database name keys, never paths. A write
 has returned only when the bytes are durable, so that whoever commits a row after it never names bytes that are not
-there (mail-server E2). Bytes without a row are harmless; nothing removes them yet.
+there (mail-server E2). Bytes without a row are harmless; `mailbox.sweep` removes them in the end.
 
 `objects.ObjectStore` is imported from its module: the library behind it is large, and not every process needs it.
 """
@@ -11,6 +11,7 @@ from .maildir import MaildirStore
 from .store import (
     BlobMissing,
     BlobStore,
+    Discarded,
     InvalidKey,
     MarkerMismatch,
     PutGroup,
@@ -24,6 +25,7 @@ from .store import (
 __all__ = [
     "BlobMissing",
     "BlobStore",
+    "Discarded",
     "InvalidKey",
     "MaildirStore",
     "MarkerMismatch",

@@ -5,25 +5,26 @@ A local store belongs to one machine. Several processes of that machine may use 
 
 import asyncio
 import errno
-import heapq
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 from postroom.base.clock import Clock, SystemClock
 
-from . import layout
+from . import layout, listing
 from .durable import STAGING, Directories, DurableWriter, make_directory, storage_error
 from .store import (
     BATCH_BYTES,
     STREAM_CHUNK,
     BlobMissing,
     Data,
+    Discarded,
     Keys,
     MarkerMismatch,
     PutGroup,
@@ -106,6 +107,8 @@ class MaildirStore:
             self._directories.check(directory)
             if not stat.S_ISREG(os.lstat(source).st_mode):
                 raise BlobMissing(existing)
+            # A new name of old bytes is as young as its row is to be (`discard`).
+            os.utime(source, follow_symlinks=False)
         except OSError as error:
             raise _read_error(existing, error) from None
         try:
@@ -135,6 +138,35 @@ class MaildirStore:
             self._writer.sync_directories(changed)
         except OSError as error:
             raise storage_error(error) from None
+
+    async def discard(self, keys: Iterable[str], before: datetime, *, dry_run: bool = False) -> Discarded:
+        return await self._in(self._writes, self._discard, list(keys), before.timestamp(), dry_run)
+
+    def _discard(self, keys: Sequence[str], before: float, dry_run: bool) -> Discarded:
+        gone, changed = Discarded(), set()
+        try:
+            for key in keys:
+                directory, path = layout.path_under(self._root, key)
+                try:
+                    self._directories.check(directory)
+                    status = os.lstat(path)
+                    # Not the inode's own time: it changes whenever another name of the same bytes goes.
+                    if not stat.S_ISREG(status.st_mode) or status.st_mtime >= before:
+                        continue
+                    if not dry_run:
+                        os.unlink(path)
+                        changed.add(directory)
+                except OSError as error:
+                    if error.errno not in _MISSING:
+                        raise
+                    continue
+                gone += Discarded(1, status.st_size if status.st_nlink == 1 else 0)
+            for directory in changed:
+                for _ in self._prune(directory):
+                    pass
+        except OSError as error:
+            raise storage_error(error) from None
+        return gone
 
     def _prune(self, directory: str) -> Iterator[str]:
         """Remove a directory of the plain tree that has become empty, and its parents; the last parent changed."""
@@ -251,30 +283,9 @@ class MaildirStore:
     def _list(self, prefix: str, after: str, limit: int) -> Keys:
         below = check_prefix(prefix)
         try:
-            keys = heapq.merge(self._mail_keys(below, after), self._object_keys(below, after))
-            return list(islice(keys, limit))
+            return list(islice(listing.keys(self._root, below, after), limit))
         except OSError as error:
             raise storage_error(error) from None
-
-    def _object_keys(self, below: str, after: str) -> Iterator[str]:
-        base = f"{self._root}/{layout.OBJECTS}"
-        try:
-            self._directories.check(f"{base}/{below}".rstrip("/"))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        yield from _walk(base, below, after)
-
-    def _mail_keys(self, below: str, after: str) -> Iterator[str]:
-        mail = f"{self._root}/{layout.MAIL}"
-        for tenant in filter(layout.is_tenant, _names(mail)):
-            if not _reaches(f"t/{tenant}/", below, after):
-                continue
-            for identity in filter(layout.is_identity, _names(f"{mail}/{tenant}")):
-                if not _reaches(f"t/{tenant}/i/{identity}/", below, after):
-                    continue
-                names = _names(f"{mail}/{tenant}/{identity}/cur")
-                keys = [key for name in names if (key := layout.mail_key(tenant, identity, name))]
-                yield from (key for key in sorted(keys) if key.startswith(below) and key > after)
 
     # -- housekeeping
 
@@ -312,14 +323,15 @@ class MaildirStore:
         finally:
             staged.unlink(missing_ok=True)
 
-    async def sweep(self, max_age: float = SWEEP_AGE_SECONDS) -> int:
-        """Remove what interrupted writes left in the staging directory for `max_age` seconds; how many it removed.
+    async def sweep(self, max_age: float = SWEEP_AGE_SECONDS, *, dry_run: bool = False) -> int:
+        """Remove what interrupted writes left in the staging directory for `max_age` seconds; how many it removed, or
+        with `dry_run` would.
 
         Zero, for the start of the program before any other process of it writes, removes all but this store's own.
         """
-        return await self._in(self._writes, self._sweep, max_age)
+        return await self._in(self._writes, self._sweep, max_age, dry_run)
 
-    def _sweep(self, max_age: float) -> int:
+    def _sweep(self, max_age: float, dry_run: bool) -> int:
         oldest = self._clock.now().timestamp() - max_age
         removed = 0
         try:
@@ -329,7 +341,8 @@ class MaildirStore:
                         continue
                     with suppress(FileNotFoundError):
                         if max_age <= 0 or entry.stat(follow_symlinks=False).st_mtime < oldest:
-                            os.unlink(entry.path)
+                            if not dry_run:
+                                os.unlink(entry.path)
                             removed += 1
         except OSError as error:
             raise storage_error(error) from None
@@ -407,39 +420,3 @@ def _unlink(path: str) -> None:
         return
     except OSError as error:
         raise storage_error(error) from None
-
-
-def _names(directory: str) -> list[str]:
-    """Names in a directory, sorted; none if it is missing or not a directory itself."""
-    try:
-        if not stat.S_ISDIR(os.lstat(directory).st_mode):
-            return []
-        return sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _reaches(tree: str, below: str, after: str) -> bool:
-    """Whether a tree of keys (`tree` ends in ``/``) can hold one that starts with `below` and follows `after`."""
-    return (tree.startswith(below) or below.startswith(tree)) and (tree > after or after.startswith(tree))
-
-
-def _walk(base: str, tree: str, after: str) -> Iterator[str]:
-    """Keys of the plain tree, in order: a directory sorts by its name with the slash that follows it in a key."""
-    entries: list[str] = []
-    try:
-        with os.scandir(f"{base}/{tree}") as found:
-            for entry in found:
-                if entry.is_dir(follow_symlinks=False):
-                    entries.append(entry.name + "/")
-                elif entry.is_file(follow_symlinks=False):
-                    entries.append(entry.name)
-    except FileNotFoundError:
-        return
-    for name in sorted(entries):
-        key = tree + name
-        if not name.endswith("/"):
-            if key > after:
-                yield key
-        elif key > after or after.startswith(key):
-            yield from _walk(base, key, after)

@@ -6,6 +6,7 @@ The key is the object's key, and a PUT takes the place of write and rename: it i
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 import obstore
@@ -16,6 +17,7 @@ from .store import (
     STREAM_CHUNK,
     BlobMissing,
     Data,
+    Discarded,
     Keys,
     MarkerMismatch,
     PutGroup,
@@ -133,6 +135,21 @@ class ObjectStore:
             await self._ask(key, obstore.delete_async, key)
         except BlobMissing:
             return
+
+    async def discard(self, keys: Iterable[str], before: datetime, *, dry_run: bool = False) -> Discarded:
+        one_by_one = (self._discard(check_key(key), before, dry_run) for key in keys)
+        return sum(await asyncio.gather(*one_by_one), Discarded())
+
+    async def _discard(self, key: str, before: datetime, dry_run: bool) -> Discarded:
+        try:
+            meta = await self._ask(key, obstore.head_async, key)
+        except BlobMissing:
+            return Discarded()
+        if meta["last_modified"] >= before:
+            return Discarded()
+        if not dry_run:
+            await self._delete(key)
+        return Discarded(1, int(meta["size"]))
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> Keys:
         below = check_prefix(prefix)

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol
 
 Data = bytes | bytearray | memoryview
@@ -73,6 +74,17 @@ class Span:
             raise ValueError("a span has 0 <= start <= end")
 
 
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """How many keys were removed, and the octets that were freed by it: none where another key shares the bytes."""
+
+    count: int = 0
+    octets: int = 0
+
+    def __add__(self, other: "Discarded") -> "Discarded":
+        return Discarded(self.count + other.count, self.octets + other.octets)
+
+
 Want = str | Span
 Results = list[bytes | StorageError]
 Keys = list[str]
@@ -131,10 +143,19 @@ class BlobStore(Protocol):
         """
         ...
 
+    async def discard(self, keys: Iterable[str], before: datetime, *, dry_run: bool = False) -> Discarded:
+        """Remove those of the keys that came to be before `before`, by the store's own clock, whether by a write or by
+        a link; what was removed, or with `dry_run` would be. One that is not there is no error.
+
+        Not durable: after a power failure some may be there again.
+        """
+        ...
+
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> Keys:
         """Up to `limit` keys in order, greater than `after`, below the directory `prefix` (whole components).
 
-        A store on disk reads a whole directory for each call: to go through a large one, ask for many at a time.
+        A store on disk reads a whole directory for each call, though it keeps no more than the answer in memory: to go
+        through a large one, ask for many at a time.
         """
         ...
 

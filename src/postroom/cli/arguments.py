@@ -30,6 +30,8 @@ _DURATION: Final = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 Position = tuple[datetime, str]
+Fetch = Callable[[int, Position | None], Awaitable[Sequence[T]]]
+"""Gives a page: how many at most, and after what position."""
 
 
 async def find_tenant(core: Core, named: str | None, *, create: bool = False) -> Tenant:
@@ -88,13 +90,14 @@ async def mailboxes_of(core: Core, tenant: Tenant, person_key: int) -> list[Iden
 
 
 async def collect(
-    fetch: Callable[[int, Position | None], Awaitable[Sequence[T]]],
+    fetch: Fetch[T],
     position: Callable[[T], Position],
     limit: int,
     cursor: str | None,
 ) -> tuple[list[T], str | None]:
-    """Up to *limit* things, newest first, by pages of *fetch* (its size, and where it starts); and the cursor of what
-    follows, or None. Raises a usage error for a cursor that none of our lists gave.
+    """Up to *limit* things, newest first, by pages of *fetch*; and the cursor of what follows, or None.
+
+    Raises a usage error for a cursor that none of our lists gave.
     """
     after = None if cursor is None else read_cursor(cursor)
     found: list[T] = []

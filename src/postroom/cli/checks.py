@@ -6,35 +6,35 @@ Nothing is made or changed, but that a bundled PostgreSQL that is not running is
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
-import socket
 import ssl
 import stat
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 
+from postroom.base.clock import SystemClock
 from postroom.base.secrets import load_secrets
-from postroom.base.settings import Environment, Role, Settings, SettingsError
+from postroom.base.settings import Environment, Settings, SettingsError
 from postroom.blobs.maildir import MaildirStore
 from postroom.blobs.store import MarkerMismatch, StorageError
+from postroom.cli.check_ports import LABELS, ports
+from postroom.cli.check_sending import DIRECT, RELAY, domains, outbound, queue
 from postroom.cli.failures import CliError
 from postroom.cli.invocation import Invocation
-from postroom.cli.reach import Reached, is_set_up, reach, server_is_running
-from postroom.db import ConnectionTarget, Migrator
+from postroom.cli.reach import Reached, is_set_up, reach
+from postroom.cli.verdicts import Check, Status, failed, passed, skipped, warned
+from postroom.db import ConnectionTarget, Database, Migrator
 from postroom.db.errors import DatabaseError
+from postroom.outbound.signing import DkimKeys
 
 TIMEOUT: Final = 20.0
 """Seconds that one check may take."""
-PROBE_SECONDS: Final = 3.0
 EXPIRY_DAYS: Final = 14
 LOW_DISK_SHARE: Final = 0.10
 LOW_DISK_BYTES: Final = 1024**3
@@ -46,54 +46,48 @@ _PRIVATE_TLDS: Final = frozenset(
 )
 
 
-class Status(StrEnum):
-    PASS = "pass"
-    WARN = "warn"
-    FAIL = "fail"
-    SKIP = "skip"
+NAMES: Final = (
+    *("configuration", "data_dir", "secrets", "database", "migrations", "storage"),
+    *("queue.deliveries", "queue.uncertain", "queue.bounces", "dlq", "sending.domains", RELAY, DIRECT),
+    *(f"port.{label}" for label in LABELS),
+    *("tls", "dns"),
+)
+"""What is looked at, in the order in which it is told."""
+_IN_DATABASE: Final = NAMES[3:11]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The outcome of one check. `fix` says what to do about a warning or failure."""
+async def examine(
+    call: Invocation, *, only: Collection[str] = (), outgoing: tuple[str, int] | None = None
+) -> list[Check]:
+    """The checks, in the order of what depends on what: all, or those that are named in *only*, of which one that
+    nothing here uses is skipped. With *outgoing*, a host and its port, it is tried whether mail can go out to there.
+    """
 
-    name: str
-    status: Status
-    detail: str
-    fix: str = ""
+    def wanted(*names: str) -> bool:
+        return not only or any(within(name, one) for name in names for one in only)
 
-    def document(self) -> dict[str, str]:
-        return {"name": self.name, "status": self.status.value, "detail": self.detail, "fix": self.fix}
-
-
-def passed(name: str, detail: str) -> Check:
-    return Check(name, Status.PASS, detail)
-
-
-def warned(name: str, detail: str, fix: str) -> Check:
-    return Check(name, Status.WARN, detail, fix)
-
-
-def failed(name: str, detail: str, fix: str) -> Check:
-    return Check(name, Status.FAIL, detail, fix)
-
-
-def skipped(name: str, detail: str) -> Check:
-    return Check(name, Status.SKIP, detail)
-
-
-async def examine(call: Invocation) -> list[Check]:
-    """All checks, in the order of what depends on what."""
     try:
         settings = call.settings()
     except SettingsError as error:
-        rest = ("data_dir", "secrets", "database", "migrations", "storage", "ports", "tls", "dns")
         found = failed("configuration", "; ".join(error.problems), "Correct what is named; postroom config check.")
-        return [found, *(skipped(name, "the configuration cannot be used") for name in rest)]
+        rest = [skipped(name, "the configuration cannot be used") for name in NAMES[1:]]
+        return [found, *(one for one in rest if wanted(one.name))]
     checks = [configuration(settings, call.config_path), data_dir(settings), secrets(settings, call)]
-    checks += await database(settings)
-    checks += await asyncio.to_thread(ports, settings)
-    return [*checks, tls(settings, datetime.now(UTC)), dns(settings)]
+    if wanted(*_IN_DATABASE):
+        checks += await database(settings, call)
+    if wanted(RELAY, DIRECT):
+        checks += await outbound(settings, outgoing)
+    if wanted(*(f"port.{label}" for label in LABELS)):
+        checks += await asyncio.to_thread(ports, settings)
+    checks += [tls(settings, datetime.now(UTC)), dns(settings)]
+    checks = [one for one in checks if wanted(one.name)]
+    unused = [name for name in NAMES if name in only and all(one.name != name for one in checks)]
+    return [*checks, *(skipped(name, "nothing here uses it") for name in unused)]
+
+
+def within(name: str, asked: str) -> bool:
+    """Whether the check is meant by what was asked for: its name, or the beginning of it before a dot."""
+    return name == asked or name.startswith(f"{asked}.")
 
 
 def configuration(settings: Settings, path: Path | None) -> Check:
@@ -139,22 +133,36 @@ def secrets(settings: Settings, call: Invocation) -> Check:
     return passed("secrets", "complete")
 
 
-async def database(settings: Settings) -> list[Check]:
-    """Reachable, of the schema of this program, and of the mail store beside it."""
-    names = ("database", "migrations", "storage")
+async def database(settings: Settings, call: Invocation) -> list[Check]:
+    """Reachable, of the schema of this program, and of the mail store beside it; then what it says of sending."""
+    names = _IN_DATABASE
     if not is_set_up(settings):
         return [skipped(name, "nothing is set up here yet") for name in names]
     try:
-        async with asyncio.timeout(TIMEOUT * 3), _reached(settings) as reached:
+        async with asyncio.timeout(TIMEOUT * 4), _reached(settings) as reached:
             found = [passed("database", await _version(reached))]
             found.append(await _migrations(reached))
             if found[-1].status is Status.FAIL:
-                return [*found, skipped("storage", "the schema cannot be read")]
-            return [*found, await _storage(settings, reached)]
+                return [*found, *(skipped(name, "the schema cannot be read") for name in names[2:])]
+            found.append(await _storage(settings, reached))
+            return [*found, *await _sending(settings, call, reached)]
     except (DatabaseError, CliError, OSError, TimeoutError) as error:
         message = str(error) or type(error).__name__
         fix = "Start the database, or correct POSTROOM_DATABASE_URL."
         return [failed("database", message, fix), *(skipped(name, "no database") for name in names[1:])]
+
+
+async def _sending(settings: Settings, call: Invocation, reached: Reached) -> list[Check]:
+    """Queue and keys."""
+    async with Database(reached.url, min_size=0, max_size=2) as pool:
+        async with pool.acquire() as conn:
+            found = await queue(conn, datetime.now(UTC))
+        try:
+            held = load_secrets(settings.server.data_dir, call.environ)
+        except SettingsError:
+            return [*found, skipped("sending.domains", "the secrets cannot be used")]
+        keys = DkimKeys(pool, held.master_key, SystemClock(), other_master_key=held.other_master_key)
+        return [*found, await domains(keys)]
 
 
 @asynccontextmanager
@@ -213,88 +221,6 @@ async def _storage(settings: Settings, reached: Reached) -> Check:
     finally:
         await store.close()
     return passed(name, "the mail store belongs to this database")
-
-
-@dataclass(frozen=True, slots=True)
-class _Port:
-    label: str
-    host: str
-    port: int
-    role: Role
-    implicit_tls: bool = False
-
-
-def _listeners(settings: Settings) -> Iterable[_Port]:
-    smtp, imap, api = settings.smtp, settings.imap, settings.api
-    wanted = (
-        (smtp.enabled, _Port("smtp", smtp.host, smtp.port, Role.SMTP)),
-        (imap.enabled, _Port("imap", imap.host, imap.port, Role.IMAP)),
-        (imap.enabled, _Port("imaps", imap.host, imap.imaps_port, Role.IMAP, implicit_tls=True)),
-        (api.enabled, _Port("http", api.host, api.port, Role.HTTP)),
-        (api.enabled, _Port("https", api.host, api.tls_port, Role.HTTP, implicit_tls=True)),
-    )
-    return [one for enabled, one in wanted if enabled and one.port and one.role in settings.server.roles]
-
-
-def ports(settings: Settings) -> list[Check]:
-    """Each port is free, or our own server listens there."""
-    ours = bool(settings.database.url) or server_is_running(settings.server.data_dir)
-    return [_port(one, settings, ours=ours) for one in _listeners(settings)]
-
-
-def _port(one: _Port, settings: Settings, *, ours: bool) -> Check:
-    name = f"port.{one.label}"
-    try:
-        _try_to_bind(one)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM):
-            fix = "Run as root, give the program CAP_NET_BIND_SERVICE, or choose a port above 1023."
-            return failed(name, f"{one.port}: not permitted", fix)
-        if error.errno != errno.EADDRINUSE:
-            return failed(name, f"{one.host}:{one.port}: {error.strerror}", f"Correct the host of {one.label}.")
-        if ours and _greets_as_ours(one, settings):
-            return passed(name, f"{one.port}: this Postroom listens")
-        fix = "Stop the other program, or choose another port."
-        return failed(name, f"{one.port}: another program listens there", fix)
-    return passed(name, f"{one.port}: free")
-
-
-def _try_to_bind(one: _Port) -> None:
-    """Raises OSError unless a listener could be had there."""
-    host = one.host or "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the listeners do: connections that are going away are no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, one.port))
-
-
-def _greets_as_ours(one: _Port, settings: Settings) -> bool:
-    """Whether what listens there talks as our server would."""
-    host = one.host if one.host not in ("", "0.0.0.0", "::") else "127.0.0.1"
-    request, answer = {
-        Role.SMTP: (b"", f"220 {settings.server.hostname} ".encode()),
-        Role.IMAP: (b"", b"* OK "),
-        Role.HTTP: (b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b'"status"'),
-    }[one.role]
-    try:
-        with socket.create_connection((host, one.port), timeout=PROBE_SECONDS) as raw:
-            connection = _unverified().wrap_socket(raw) if one.implicit_tls else raw
-            connection.sendall(request)
-            heard = b""
-            while answer not in heard and len(heard) < 4096 and (more := connection.recv(4096)):
-                heard += more
-    except OSError:
-        return False
-    return answer in heard
-
-
-def _unverified() -> ssl.SSLContext:
-    """Only to be greeted: nothing is sent that anybody may not read."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def tls(settings: Settings, now: datetime) -> Check:

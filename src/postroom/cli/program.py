@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import io
 import os
@@ -34,6 +35,7 @@ COMMANDS: Final = {
         "mail": "mail",
         "queue": "queue",
         "dkim": "dkim",
+        "storage": "storage",
         "config": "config",
         "healthcheck": "healthcheck",
         "version": "version",
@@ -42,6 +44,15 @@ COMMANDS: Final = {
 """Command → the module whose `app` it is. A module is imported when its command is: `healthcheck` runs every few
 seconds in a container and needs none of the server.
 """
+
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A type of its own: of the built-in one, raised while a module is being imported, the interpreter remembers that
+    it passed through there, and ends by SIGINT whatever became of it.
+    """
 
 
 class _Commands(typer.core.TyperGroup):
@@ -88,8 +99,13 @@ def _root(
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The console script. Never ends with a traceback."""
     base_log.configure("critical", "text", io.StringIO())
-    signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    for number in _ENDING:
+        signal.signal(number, _interrupt)
+    code = run(sys.argv[1:] if argv is None else argv)
+    for number in _ENDING:
+        # What was to be done is done: nothing of the exit itself is worth a traceback.
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -107,6 +123,9 @@ def run(argv: Sequence[str]) -> int:
         # So typer ends, and only so, when it was itself that found nobody reading.
         return Exit.OK
     except BaseException as error:  # noqa: BLE001 - the last place: nothing may pass it as a traceback
+        if argv[:1] == ["serve"] and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+            # A server that is told to stop before it is up ends as every other that is told to stop.
+            return Exit.OK
         failure = describe(error, _data_dir(argv))
         failure.tell(Output(Mode.JSON if "--json" in argv else Mode.HUMAN))
         return failure.exit
@@ -115,7 +134,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """SIGTERM ends a command as Ctrl-C does: what it started is stopped. Servers install handlers of their own."""
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 def _data_dir(argv: Sequence[str]) -> Path | None:

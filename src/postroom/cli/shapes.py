@@ -8,9 +8,11 @@ from typing import Any
 
 from postroom.accounts.models import ApiKey, Person, Tenant
 from postroom.accounts.permissions import Permission
+from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
-from postroom.outbound.queue import AttemptLog, QueueItem
+from postroom.events.identities import identity_object
+from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
 
 Document = dict[str, Any]
@@ -52,28 +54,8 @@ def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
 
 
 def identity(one: Identity) -> Document:
-    return {
-        "id": one.public_id,
-        "tenant_id": one.tenant_public_id,
-        "kind": one.kind.value,
-        "username": one.username,
-        "display_name": one.display_name,
-        "purpose": one.purpose,
-        "status": one.status.value,
-        "pause_reason": None if one.pause_reason is None else one.pause_reason.value,
-        "primary_address": one.primary.address,
-        "addresses": [
-            {
-                "id": address.public_id,
-                "address": address.address,
-                "role": address.role.value,
-                "status": address.status.value,
-            }
-            for address in one.addresses
-        ],
-        "client_id": one.client_id,
-        "created_at": moment(one.created_at),
-    }
+    """As the API shows it, and its kind."""
+    return {**identity_object(one), "kind": one.kind.value}
 
 
 def alias(one: Alias) -> Document:
@@ -105,6 +87,26 @@ def key(one: ApiKey) -> Document:
     }
 
 
+def signing_key(purpose: Purpose, one: SigningKey) -> Document:
+    """`state`: `signing`, or `retiring` as long as what it made is honoured. Never the secret."""
+    return {
+        "purpose": purpose.value,
+        "kid": one.kid,
+        "state": "signing" if one.verify_until is None else "retiring",
+        "created_at": moment(one.created_at),
+        "verify_until": moment(one.verify_until),
+    }
+
+
+def rotation(done: Rotation) -> Document:
+    return {
+        "purpose": done.purpose.value,
+        "kid": done.key.kid,
+        "created_at": moment(done.key.created_at),
+        "previous": {"kid": done.previous, "verify_until": moment(done.verify_until), "revoked": done.revoked},
+    }
+
+
 def queue(name: str, counts: QueueCounts) -> Document:
     return {
         "queue": name,
@@ -113,6 +115,18 @@ def queue(name: str, counts: QueueCounts) -> Document:
         "claimed": counts.claimed,
         "parked": counts.parked,
         "oldest_due": moment(counts.oldest_due),
+    }
+
+
+def statistics(one: QueueStatistics) -> Document:
+    """The figures of mail-server C9."""
+    return {
+        **{state.value: count for state, count in one.counts.items()},
+        "bounce_pending": one.bounce_pending,
+        "bounce_processing": one.bounce_processing,
+        "received_today": one.received_today,
+        "sent_today": one.sent_today,
+        "next_due_at": moment(one.next_due_at),
     }
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ HOST: Final = "127.0.0.1"
 DOMAIN: Final = "agents.example"
 DEFAULT_BASE: Final = 8025
 BASES_TRIED: Final = 20
-MAX_BASE: Final = 65532
+MAX_BASE: Final = 65531
 RECORD: Final = "demo.json"
 CONFIG: Final = "postroom.toml"
 MAX_RECORD: Final = 64 * 1024
@@ -28,16 +28,17 @@ class PortsTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Four in a row, on the loopback address alone."""
+    """Five in a row, on the loopback address alone."""
 
     http: int
     smtp: int
     imap: int
     submission: int
+    smtps: int
 
     @classmethod
     def from_base(cls, base: int) -> Ports:
-        return cls(base, base + 1, base + 2, base + 3)
+        return cls(*range(base, base + 5))
 
     @property
     def url(self) -> str:
@@ -45,14 +46,14 @@ class Ports:
 
 
 def choose_ports(base: int | None) -> Ports:
-    """The ports from *base* on; without one, the first four from 8025 on that are free.
+    """The ports from *base* on; without one, the first five from 8025 on that are free.
 
     Raises PortsTaken.
     """
     bases = [base] if base is not None else [DEFAULT_BASE + 10 * step for step in range(BASES_TRIED)]
     for first in bases:
         ports = Ports.from_base(first)
-        taken = [port for port in (ports.http, ports.smtp, ports.imap, ports.submission) if not _is_free(port)]
+        taken = [port for port in astuple(ports) if not _is_free(port)]
         if not taken:
             return ports
     raise PortsTaken(f"port {', '.join(map(str, taken))} of {HOST} cannot be had")
@@ -88,7 +89,12 @@ _TOP: Final[Mapping[str, str]] = {"env": "local", "platform_domain": DOMAIN, "ap
 
 def _sections(ports: Ports) -> dict[str, dict[str, Any]]:
     return {
-        "smtp": {"host": HOST, "port": ports.smtp, "submission_port": ports.submission},
+        "smtp": {
+            "host": HOST,
+            "port": ports.smtp,
+            "submission_port": ports.submission,
+            "smtps_port": ports.smtps,
+        },
         "imap": {"host": HOST, "port": ports.imap},
         "api": {"host": HOST, "port": ports.http},
     }
@@ -103,8 +109,11 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
+    """`key` is one of this identity alone: the password of its mail program."""
+
     address: str
     identity_id: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,7 @@ def record(cast: Cast, ports: Ports) -> dict[str, Any]:
         "http": ports.url,
         "smtp": {"host": HOST, "port": ports.smtp},
         "submission": {"host": HOST, "port": ports.submission},
+        "smtps": {"host": HOST, "port": ports.smtps},
         "imap": {"host": HOST, "port": ports.imap},
         "domain": DOMAIN,
         "tenant_id": cast.tenant_id,
@@ -135,7 +145,11 @@ def record(cast: Cast, ports: Ports) -> dict[str, Any]:
             "password": cast.person.password,
             "identity_id": cast.person.identity_id,
         },
-        "agent": {"address": cast.agent.address, "identity_id": cast.agent.identity_id},
+        "agent": {
+            "address": cast.agent.address,
+            "identity_id": cast.agent.identity_id,
+            "key": cast.agent.key,
+        },
     }
 
 
@@ -145,6 +159,7 @@ class Known:
 
     api_key: str | None = None
     password: str | None = None
+    agent_key: str | None = None
 
     def __repr__(self) -> str:
         return "Known(…)"
@@ -156,9 +171,12 @@ def read_known(data_dir: Path) -> Known:
         with (data_dir / RECORD).open("rb") as file:
             document = json.loads(file.read(MAX_RECORD))
         key, password = document["api_key"], document["person"]["password"]
-    except (OSError, ValueError, KeyError, TypeError):
+        agent_key = document["agent"].get("key")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Known()
-    return Known(key, password) if isinstance(key, str) and isinstance(password, str) else Known()
+    if not isinstance(key, str) or not isinstance(password, str):
+        return Known()
+    return Known(key, password, agent_key if isinstance(agent_key, str) else None)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -123,7 +123,7 @@ async def _running(
             cast, began = await seed(core, place.read_known(directory))
         node = Node(core)
         stack.push_async_callback(node.drain)
-        with watch("SMTP, IMAP and HTTP"):
+        with watch("SMTP, submission, IMAP and HTTP"):
             await node.start()
         with watch("conversations, delivered over SMTP"):
             await asyncio.to_thread(_deliver_samples, ports, cast, began)

@@ -8,7 +8,7 @@ from typing import Final
 
 from postroom.accounts.keys import NewKey
 from postroom.accounts.models import NewPerson, NewTenant, Tenant
-from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, GrantRole, Level
+from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, GrantRole, Level, Permission
 from postroom.app import Core
 from postroom.base.errors import PostroomError
 from postroom.demo.place import Agent, Cast, Known, Person
@@ -27,23 +27,29 @@ AGENT: Final = NewIdentity(
     owner_email="ada@example.com",
 )
 KEY_NAME: Final = "demo"
+AGENT_KEY_NAME: Final = "demo, the agent's mail program"
+AGENT_MAY: Final = (Permission.MESSAGES_READ, Permission.MESSAGES_SEND, Permission.MESSAGES_WRITE)
 _PASSWORD_BYTES: Final = 12
 _MAX_KEYS: Final = 100
 
 
 async def seed(core: Core, known: Known) -> tuple[Cast, datetime]:
-    """The cast, and when the demo was first made. The password stays that of *known*, the key
-    while it is good."""
+    """The cast, and when the demo was first made. The password stays that of *known*, the keys
+    while they are good."""
     tenant = await _tenant(core)
     person, _ = await core.identities.create(tenant.id, PERSON)
     agent, _ = await core.identities.create(tenant.id, AGENT)
     password = await _password(core, tenant, person, known.password)
-    key = await _key(core, tenant, known.api_key)
+    everything = tuple(sorted(one.value for one in MAY_HOLD[Level.TENANT] - OWNER_ONLY))
+    key = await _key(core, NewKey(KEY_NAME, Level.TENANT, everything, tenant.id), known.api_key)
+    permissions = tuple(sorted(one.value for one in AGENT_MAY))
+    new = NewKey(AGENT_KEY_NAME, Level.IDENTITY, permissions, tenant.id, agent.id)
+    agent_key = await _key(core, new, known.agent_key)
     cast = Cast(
         tenant.public_id,
         key,
         Person(person.primary.address, password, person.public_id),
-        Agent(agent.primary.address, agent.public_id),
+        Agent(agent.primary.address, agent.public_id, agent_key),
     )
     return cast, tenant.created_at
 
@@ -71,17 +77,16 @@ async def _password(core: Core, tenant: Tenant, identity: Identity, known: str |
     return password
 
 
-async def _key(core: Core, tenant: Tenant, known: str | None) -> str:
-    """A key of the tenant with everything that such a key can hold. Earlier ones that nobody has any more go."""
+async def _key(core: Core, new: NewKey, known: str | None) -> str:
+    """The secret of the key: the known one while it is good. Earlier ones of its name, which nobody has, go."""
     if known is not None:
         try:
             await core.verifier.verify(known)
             return known
         except PostroomError:
             pass
-    for old in await core.keys.page(None, tenant_id=tenant.id, limit=_MAX_KEYS):
-        if old.name == KEY_NAME and old.revoked_at is None:
+    for old in await core.keys.page(None, tenant_id=new.tenant_id, limit=_MAX_KEYS):
+        if old.name == new.name and old.revoked_at is None:
             await core.keys.revoke(None, old.public_id)
-    permissions = tuple(sorted(one.value for one in MAY_HOLD[Level.TENANT] - OWNER_ONLY))
-    _, text = await core.keys.create(None, NewKey(KEY_NAME, Level.TENANT, permissions, tenant.id))
+    _, text = await core.keys.create(None, new)
     return text

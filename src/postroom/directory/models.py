@@ -126,7 +126,9 @@ class NewIdentity:
 
 @dataclass(frozen=True, slots=True)
 class IdentityChanges:
-    """What a PATCH sets; None leaves a field as it is, an empty text clears one that may be empty."""
+    """What a PATCH sets; None leaves a field as it is, an empty text clears one that may be empty. Of `send_policy`
+    what is given is set and the rest stays; `metadata` is replaced whole. `status` is active or paused.
+    """
 
     display_name: str | None = None
     purpose: str | None = None
@@ -135,6 +137,8 @@ class IdentityChanges:
     signature_text: str | None = None
     signature_html: str | None = None
     metadata: Mapping[str, str] | None = None
+    send_policy: Mapping[str, Any] | None = None
+    status: IdentityStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)

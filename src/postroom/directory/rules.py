@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -17,6 +18,7 @@ from postroom.base.errors import PostroomError
 from postroom.directory.models import (
     AddressStatus,
     Identity,
+    IdentityChanges,
     IdentityKind,
     IdentityStatus,
     NewIdentity,
@@ -50,6 +52,16 @@ GUARDED: Final = Refusal(451, "4.7.1", "Too many unknown recipients, please try 
 MALFORMED: Final = Refusal(501, "5.5.4", "Bad recipient address syntax")
 
 
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "display_name": ("display_name",),
+        "purpose": ("purpose",),
+        "owner": ("owner_name", "owner_email"),
+        "signature": ("signature_text", "signature_html"),
+        "metadata": ("metadata",),
+        "send_policy": ("send_policy",),
+    }
+)
 MAX_CHAIN: Final = 5
 """Aliases that may lead to one another (A6)."""
 BROKEN_CHAIN: Final = Refusal(451, "4.3.0", "Temporary local problem with this address")
@@ -202,6 +214,28 @@ def check_identity(new: NewIdentity) -> None:
         check_text(path, getattr(new, path), MAX_TAG)
     for path in ("signature_text", "signature_html"):
         check_text(path, getattr(new, path), MAX_SIGNATURE)
+
+
+def check_changes(changes: IdentityChanges) -> None:
+    """As `check_identity`, of what is to be changed."""
+    if changes.display_name is not None:
+        check_display_name(changes.display_name)
+    check_owner_email(changes.owner_email)
+    if changes.metadata is not None:
+        check_metadata(changes.metadata)
+    for path in ("purpose", "owner_name"):
+        check_text(path, getattr(changes, path), MAX_TAG)
+    for path in ("signature_text", "signature_html"):
+        check_text(path, getattr(changes, path), MAX_SIGNATURE)
+    if changes.status not in (None, IdentityStatus.ACTIVE, IdentityStatus.PAUSED):
+        raise invalid("status", "must be active or paused")
+
+
+def changed_fields(before: Identity, after: Identity) -> tuple[str, ...]:
+    """The fields that differ, by the names of the API (inbound §2.1): owner and signature are one each."""
+    return tuple(
+        name for name, parts in _FIELDS.items() if any(getattr(before, part) != getattr(after, part) for part in parts)
+    )
 
 
 def check_owner_email(address: str | None) -> None:

@@ -84,7 +84,7 @@ UPDATE identities SET display_name = coalesce($3, display_name),
   purpose = nullif(coalesce($4, purpose), ''), owner_name = nullif(coalesce($5, owner_name), ''),
   owner_email = nullif(coalesce($6, owner_email), ''), signature_text = nullif(coalesce($7, signature_text), ''),
   signature_html = nullif(coalesce($8, signature_html), ''), metadata_json = coalesce($9, metadata_json),
-  updated_at = $10
+  send_policy_json = $10, updated_at = $11
 WHERE tenant_id = $1 AND id = $2
 """
 _SET_STATUS: Final = """
@@ -246,7 +246,8 @@ async def insert_address(
 
 
 async def update(conn: Connection, identity: Identity, values: Sequence[Any], now: datetime) -> None:
-    """Set display name, purpose, owner name and e-mail, signatures, metadata; None leaves, `''` clears."""
+    """Set display name, purpose, owner name and e-mail, signatures, metadata and sending policy; None leaves, `''`
+    clears. The policy is always given."""
     await conn.execute(_UPDATE, identity.tenant_id, identity.id, *values, now)
 
 

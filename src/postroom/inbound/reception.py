@@ -81,11 +81,12 @@ class Reception:
         found = await self._find(address)
         return await self._onward(found, mail_from) if isinstance(found, Forward) else found
 
-    async def receive(self, envelope: Envelope[Addressee], raw: bytes) -> Reply:
-        """Take the message for all its recipients; the reply is given once it is durable for all."""
+    async def receive(self, envelope: Envelope[Addressee], raw: bytes, *, loopback: int | None = None) -> Reply:
+        """Take the message for all its recipients; the reply is given once it is durable for all. `loopback` as in
+        `Receiver.receive`: only what hands over our own mail says so."""
         boxes, passages = _sorted(envelope)
         if not passages:
-            return await self._receiver.receive(_mailboxes(envelope), raw)
+            return await self._receiver.receive(_mailboxes(envelope), raw, loopback=loopback)
         if loops(raw):
             return replies.MAIL_LOOP
         takings: list[Taking] = []
@@ -94,7 +95,7 @@ class Reception:
             if isinstance(prepared, Reply):
                 return prepared
             takings.append(prepared)
-        reply = await self._receiver.receive(_for(envelope, boxes), raw) if boxes else None
+        reply = await self._receiver.receive(_for(envelope, boxes), raw, loopback=loopback) if boxes else None
         if reply is not None and reply.is_failure:
             return reply
         for take in takings:

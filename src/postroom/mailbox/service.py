@@ -333,7 +333,7 @@ class Mailboxes:
         return result
 
     async def _drop_bytes(self, removed: Removed) -> None:
-        """After the commit the bytes go; what cannot be removed is an orphan, which harms nobody (E2)."""
+        """After the commit the bytes go; what cannot be removed is an orphan, which the sweep removes (E2)."""
         if not removed.blob_keys:
             return
         try:

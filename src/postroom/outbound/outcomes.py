@@ -8,7 +8,8 @@ that moment are written together. A mailbox that somebody holds gets a transacti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs.store import BlobStore, StorageError
 from postroom.db import errors as db_errors
+from postroom.db.errors import DatabaseUnavailable
 from postroom.db.pool import Connection, Database
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.writing import LOCK_TIMEOUT_MS, MailboxWrite, begin_write, begin_writes, finish_writes
@@ -113,11 +115,15 @@ class Outcomes:
         )
         self._wires: Gathering[None, str, None] = Gathering(self._forget, most=MAX_FORGOTTEN, parallel=1)
         self._starts: Gathering[None, Begun, bool] = Gathering(self._start, most=MAX_STARTS, parallel=1)
+        self._unwritten = 0
+        self._sound = asyncio.Event()
+        self._sound.set()
 
     # -- before the message goes out -----------------------------------------------------------------------------------
 
     async def start(self, group: Group, ids: Sequence[int]) -> bool:
         """Commit that the message now goes out to these; False when the claim is lost: then nothing may be sent (C3).
+        Waits while results cannot be written: were this process killed, all that it had sent would be uncertain.
 
         Raises what the database raises: then nothing may be sent either.
         """
@@ -127,6 +133,7 @@ class Outcomes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_SECONDS
         while True:
+            await self._writable(deadline)
             now = self._clock.now()
             try:
                 async with self._database.acquire() as conn:
@@ -136,6 +143,14 @@ class Outcomes:
                 if not db_errors.is_transient(error) or loop.time() > deadline:
                     raise
             await asyncio.sleep(FIRST_PAUSE)
+
+    async def _writable(self, deadline: float) -> None:
+        """Until no results wait for a database that was away. Raises DatabaseUnavailable."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._sound.wait()
+        except TimeoutError as error:
+            raise DatabaseUnavailable("results of earlier attempts cannot be written") from error
 
     # -- after it ------------------------------------------------------------------------------------------------------
 
@@ -193,15 +208,30 @@ class Outcomes:
         """The mailboxes that were written. Tries as long as the database is away; a lock that cannot be had is for the
         caller."""
         pause = FIRST_PAUSE
-        while True:
-            try:
-                return await self._transact(begin, results)
-            except Exception as error:
-                if not db_errors.is_transient(error) or db_errors.is_lock_timeout(error):
-                    raise
-                log.warning("outcome_delayed", error=type(error).__name__, count=len(results))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        with contextlib.ExitStack() as delayed:
+            while True:
+                try:
+                    return await self._transact(begin, results)
+                except Exception as error:
+                    if not db_errors.is_transient(error) or db_errors.is_lock_timeout(error):
+                        raise
+                    log.warning("outcome_delayed", error=type(error).__name__, count=len(results))
+                if pause == FIRST_PAUSE:
+                    delayed.enter_context(self._delayed())
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    @contextlib.contextmanager
+    def _delayed(self) -> Iterator[None]:
+        """While there are results that could not be written, nothing further goes out."""
+        self._unwritten += 1
+        self._sound.clear()
+        try:
+            yield
+        finally:
+            self._unwritten -= 1
+            if not self._unwritten:
+                self._sound.set()
 
     async def _transact(self, begin: Begin, results: Sequence[Result]) -> Collection[MailboxRef]:
         async with self._database.transaction() as conn:
@@ -221,7 +251,8 @@ class Outcomes:
             self._changed(ref, modseq)
         if settled.notices:
             self._noticed()
-        # Nobody waits for that: without it, bytes are left that no row names.
+        # Nobody waits for that: without it, bytes are left that no row names, for the sweep. When the answer to the
+        # COMMIT was lost, none of this is done: waiters and notices poll.
         for wire in settled.wires:
             self._wires.put(None, wire)
 
@@ -252,8 +283,7 @@ class Outcomes:
         changes, ignored = [], []
         for row in await conn.fetch(sql.LOCK, *zip(*keys, strict=True)):
             write = writes[MailboxRef(row["tenant_id"], row["mailbox_id"])]
-            told = reports[row["id"]]
-            report, result = next((one for one in told if one[1].group.token == row["claim_token"]), told[-1])
+            report, result = _best(reports[row["id"]], row["claim_token"])
             current = Status(row["status"])
             if row["claim_token"] != result.group.token:
                 change = self._late(write, row, report, result, current)
@@ -270,17 +300,18 @@ class Outcomes:
         return changes
 
     def _late(self, write: MailboxWrite, row: Any, report: Report, result: Result, current: Status) -> Change | None:
-        """The result of a claim that was lost. That it was taken is proof about what is uncertain; anything else
-        changes nothing (outbound §10 step 6)."""
-        taken = isinstance(report.outcome, Outcome) and report.outcome.verdict is Verdict.DELIVERED
-        if not taken or current is not Status.UNCERTAIN:
+        """The result of a claim that was lost. That it was taken is proof about what is uncertain, or is about to be:
+        whoever has claimed it since does not send what somebody began to send. Anything else changes nothing (outbound
+        §10 step 6)."""
+        is_open = current is Status.UNCERTAIN or (current.is_waiting and row["data_started_at"] is not None)
+        if not is_open or not _is_taken(report):
             # Of a result that was written although the connection was lost at its commit, too.
             log.info("stale_outcome", message_id=result.group.letter.id)
             return None
         assert isinstance(report.outcome, Outcome), "checked above"
         standing = _standing(row, result.group)
         decided = rules.decide(report.outcome, standing, now=write.now, random=self._random)
-        return Change(write, row, decided, _made(report, result), reconciles=True)
+        return Change(write, row, decided, _made(report, result), reconciles=current is Status.UNCERTAIN)
 
     def _decide(self, write: MailboxWrite, row: Any, report: Report, result: Result, current: Status) -> Decided:
         if isinstance(report.outcome, Decided):
@@ -289,6 +320,20 @@ class Outcomes:
         if self._retry_unknown and result.group.letter.operation is Operation.SUBMISSION:
             outcome = rules.as_temporary(outcome)
         return rules.decide(outcome, standing, now=write.now, random=self._random, policy=self._policy)
+
+
+def _best(told: Sequence[tuple[Report, Result]], token: object) -> tuple[Report, Result]:
+    """What is known of one delivery: what the present claim says, but where it does not know and a lost one does."""
+    own = next((one for one in told if one[1].group.token == token), None)
+    proof = next((one for one in told if _is_taken(one[0])), None)
+    if own is None:
+        return proof or told[-1]
+    unsure = isinstance(own[0].outcome, Outcome) and own[0].outcome.verdict is Verdict.UNCERTAIN
+    return proof if unsure and proof is not None else own
+
+
+def _is_taken(report: Report) -> bool:
+    return isinstance(report.outcome, Outcome) and report.outcome.verdict is Verdict.DELIVERED
 
 
 def _standing(row: Any, group: Group) -> Standing:

@@ -11,31 +11,29 @@ from postroom.cli import shapes
 from postroom.cli.arguments import (
     DEFAULT_LIMIT,
     CursorOption,
+    Fetch,
     LimitOption,
     TenantOption,
-    collect,
     find_tenant,
 )
-from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
+from postroom.cli.frame import command, tell_list
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
+from postroom.directory.models import Alias
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Aliases: addresses whose mail goes on to others.")
 
 
-@app.command()
+@command(app)
 def create(
+    call: Invocation,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The address, on a domain of the tenant.")],
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="Where its mail goes: an address, or a name on the same domain.")
     ],
     tenant: TenantOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Let mail to an address go on to another one, here or elsewhere."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> shapes.Document:
         return shapes.alias(await core.aliases.create((await find_tenant(core, tenant)).id, address, target))
@@ -43,49 +41,37 @@ def create(
     call.output.result(run(call, work))
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    call: Invocation,
     tenant: TenantOption = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the aliases of a tenant, newest first."""
-    call = invocation(json, quiet, config, data_dir)
 
-    async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
+    async def pages(core: Core) -> Fetch[Alias]:
         room = await find_tenant(core, tenant)
-        found, following = await collect(
-            lambda size, after: core.aliases.page(room.id, limit=size, after=after),
-            lambda one: (one.created_at, one.public_id),
-            limit,
-            cursor,
-        )
-        return [shapes.alias(one) for one in found], following
+        return lambda size, after: core.aliases.page(room.id, limit=size, after=after)
 
-    rows, following = run(call, work)
-    call.output.listing(
-        rows,
-        ("id", "address", "target", "created_at"),
-        next_cursor=following,
+    tell_list(
+        call,
+        pages,
+        shapes.alias,
+        limit,
+        cursor,
+        columns=("id", "address", "target", "created_at"),
         empty="No aliases yet: make one with postroom alias create.",
     )
 
 
-@app.command()
+@command(app)
 def delete(
+    call: Invocation,
     named: Annotated[str, typer.Argument(metavar="ADDRESS|ID", help="The alias's address, or its id.")],
     tenant: TenantOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Take no more mail for an alias; what was taken still goes on."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> shapes.Document:
         room = await find_tenant(core, tenant)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import typer
 
-from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The server's configuration.")
 
 
-@app.command()
-def show(json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None) -> None:
+@command(app)
+def show(call: Invocation) -> None:
     """Show every setting as it is in force; passwords are masked."""
-    call = invocation(json, quiet, config, data_dir)
     settings = call.settings()
     call.output.result(settings.masked(), essential="platform_domain")
     if call.config_path is not None:
         call.output.note(f"Read from {call.config_path}, the environment and the command line.")
 
 
-@app.command()
-def check(json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None) -> None:
+@command(app)
+def check(call: Invocation) -> None:
     """Check that the configuration can be used: exit 0, or 3 with everything that is wrong."""
-    call = invocation(json, quiet, config, data_dir)
     settings = call.settings()
     path = None if call.config_path is None else str(call.config_path)
     document = {"status": "ok", "file": path, "ignored_environment": list(settings.ignored_environment)}

@@ -18,8 +18,8 @@ from postroom.cli.failures import Exit, infrastructure, usage
 from postroom.cli.invocation import Json, Quiet, invocation
 from postroom.cli.output import Output
 from postroom.cli.reach import take_commands_lock
-from postroom.demo import place, story
-from postroom.demo.place import HOST, MAX_BASE, PortsTaken, choose_ports
+from postroom.demo import place, story, welcome
+from postroom.demo.place import MAX_BASE, PortsTaken, choose_ports
 from postroom.demo.runner import Demo, NotADemo, run
 
 app = typer.Typer(add_completion=False)
@@ -38,7 +38,7 @@ def demo(
             "--port-base",
             min=1024,
             max=MAX_BASE,
-            help="HTTP port; SMTP, IMAP and submission are the next three. [default: 8025 …]",
+            help="HTTP port; the next four are SMTP, IMAP and submission with STARTTLS and with TLS. [default: 8025 …]",
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Play the story against the demo: exit 0 or 1.")] = False,
@@ -106,7 +106,7 @@ class _Teller:
 
     def ready(self, demo: Demo) -> None:
         document = place.record(demo.cast, demo.ports)
-        self.output.result(document, essential="http", human=_welcome(demo))
+        self.output.result(document, essential="http", human=welcome.text(demo))
 
     def stopping(self) -> None:
         self.output.note("Stopping …")
@@ -120,41 +120,3 @@ class _Teller:
         ]
         human = f"{failed} of {len(steps)} steps went wrong." if failed else f"All {len(steps)} steps went well."
         self.output.result({"ok": not failed, "steps": steps}, essential="ok", human=human)
-
-
-def _welcome(demo: Demo) -> str:
-    cast, ports = demo.cast, demo.ports
-    kept = "thrown away at the end" if demo.throw_away else "kept"
-    mailbox = f"{ports.url}/v1/identities/{cast.agent.identity_id}"
-    return f"""
-Postroom is running. Everything listens on this machine alone.
-
-  HTTP   {ports.url}   (REST: /v1, its description: /openapi.json)
-  SMTP   {HOST}:{ports.smtp}   (mail for @{place.DOMAIN})
-  IMAP   {HOST}:{ports.imap}   (STARTTLS with a self-signed certificate, or plain)
-
-  person   {cast.person.address}   password {cast.person.password}
-  agent    {cast.agent.address}   {cast.agent.identity_id}
-  API key  {cast.api_key}
-  data     {demo.data_dir}   ({kept}; all of the above is in {place.RECORD})
-
-Three things to try, each in another terminal:
-
-1. Wait for mail as the agent, over REST; then send some:
-
-   curl -H 'Authorization: Bearer {cast.api_key}' '{mailbox}/wait?timeout=60'
-
-   python3 -c "import smtplib; smtplib.SMTP('{HOST}', {ports.smtp}).sendmail('you@example.com', \
-'{cast.agent.address}', 'Subject: Hello\\r\\n\\r\\nHello, agent.')"
-
-2. List the agent's mail:
-
-   curl -H 'Authorization: Bearer {cast.api_key}' '{mailbox}/messages?limit=5'
-
-3. Read the person's mail over IMAP, here or in any mail client:
-
-   python3 -c "import imaplib; i = imaplib.IMAP4('{HOST}', {ports.imap}); \
-i.login('{cast.person.address}', '{cast.person.password}'); i.select('INBOX'); \
-print(i.fetch('1:*', '(FLAGS BODY.PEEK[HEADER.FIELDS (SUBJECT)])'))"
-
-Ctrl-C ends it."""

@@ -10,45 +10,46 @@ import typer
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.failures import CliError, Exit
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.mailauth.dkim_key import zone_file_value
-from postroom.outbound.signing import DkimKeys, PublicKey, RotationError
+from postroom.outbound.signing import PublicKey, RotationError
+from postroom.sending import dkim_keys_of
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Keys that sign the mail of a domain.")
 
 DomainArgument = Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain of this deployment.")]
 
 
-@app.command()
+@command(app)
 def show(
-    domain: DomainArgument, json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None
+    call: Invocation,
+    domain: DomainArgument,
+    second: Annotated[
+        bool, typer.Option("--second", help="Make the Ed25519 key, too, before dkim.second_signature is switched on.")
+    ] = False,
 ) -> None:
     """Show the records to publish; the first key is made if there is none."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Sequence[PublicKey]:
-        return await _keys(core).show(domain)
+        return await dkim_keys_of(core).show(domain, second=second)
 
     _tell(call, run(call, work))
 
 
-@app.command()
+@command(app)
 def rotate(
+    call: Invocation,
     domain: DomainArgument,
     switch: Annotated[
         bool, typer.Option("--switch", help="Sign with the new key, whose record is published by now.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make the next key. Publish its record, then rotate again with --switch; keep the old record for 30 days."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Sequence[PublicKey]:
-        keys = _keys(core)
+        keys = dkim_keys_of(core)
         return await (keys.switch(domain) if switch else keys.rotate(domain))
 
     try:
@@ -57,10 +58,6 @@ def rotate(
         fix = f"Wait until {shapes.moment(error.until)}." if error.until else "Make one with postroom dkim rotate."
         raise CliError("cli_conflict", str(error), exit=Exit.CONFLICT, fix=fix) from error
     _tell(call, found)
-
-
-def _keys(core: Core) -> DkimKeys:
-    return DkimKeys(core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key)
 
 
 def _tell(call: Invocation, keys: Sequence[PublicKey]) -> None:

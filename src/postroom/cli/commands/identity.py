@@ -6,27 +6,32 @@ from typing import Annotated
 
 import typer
 
-from postroom.accounts.models import tenant_scope
+from postroom.accounts.models import PLATFORM_SCOPE, tenant_scope
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.arguments import (
     DEFAULT_LIMIT,
     CursorOption,
+    Fetch,
     LimitOption,
     TenantOption,
-    collect,
+    find_identity,
     find_tenant,
 )
 from postroom.cli.failures import usage
-from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
+from postroom.cli.frame import command, tell_list
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
-from postroom.directory.models import IdentityKind, NewIdentity
+from postroom.directory.models import Identity, IdentityChanges, IdentityKind, IdentityStatus, NewIdentity
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Identities: an address and a mailbox each.")
 
+IdentityArgument = Annotated[str, typer.Argument(metavar="ID|ADDRESS", help="Its id (idn_…), or an address of it.")]
 
-@app.command()
+
+@command(app)
 def create(
+    call: Invocation,
     username: Annotated[str, typer.Argument(help="The part of the address before the @ (and the tenant's suffix).")],
     display_name: Annotated[
         str | None, typer.Option("--display-name", "--name", help="Its name; the username when not given.")
@@ -39,13 +44,8 @@ def create(
         str | None, typer.Option("--client-id", help="Your own id: the same request again finds the same identity.")
     ] = None,
     tenant: TenantOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make an identity with its address and mailbox."""
-    call = invocation(json, quiet, config, data_dir)
     if kind not in tuple(IdentityKind):
         raise usage(f"--kind: {kind!r} is not agent or person")
     new = NewIdentity(
@@ -65,33 +65,109 @@ def create(
     call.output.result(run(call, work, create=True))
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    call: Invocation,
     tenant: TenantOption = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the identities of a tenant, newest first."""
-    call = invocation(json, quiet, config, data_dir)
 
-    async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
+    async def pages(core: Core) -> Fetch[Identity]:
         room = await find_tenant(core, tenant)
-        found, following = await collect(
-            lambda size, after: core.identities.page(tenant_scope(room.id), room.id, limit=size, after=after),
-            lambda one: (one.created_at, one.public_id),
-            limit,
-            cursor,
-        )
-        return [shapes.identity(one) for one in found], following
+        return lambda size, after: core.identities.page(tenant_scope(room.id), room.id, limit=size, after=after)
 
-    rows, following = run(call, work)
-    call.output.listing(
-        rows,
-        ("id", "kind", "primary_address", "display_name", "purpose", "status", "created_at"),
-        next_cursor=following,
+    tell_list(
+        call,
+        pages,
+        shapes.identity,
+        limit,
+        cursor,
+        columns=("id", "kind", "primary_address", "display_name", "purpose", "status", "created_at"),
         empty="No identities yet: make one with postroom identity create.",
     )
+
+
+@command(app)
+def get(call: Invocation, named: IdentityArgument) -> None:
+    """Show an identity with its addresses."""
+
+    async def work(core: Core) -> Identity:
+        return await find_identity(core, named)
+
+    call.output.result(shapes.identity(run(call, work)))
+
+
+@command(app)
+def update(
+    call: Invocation,
+    named: IdentityArgument,
+    display_name: Annotated[str | None, typer.Option("--display-name", "--name", help="Its name.")] = None,
+    purpose: Annotated[str | None, typer.Option("--purpose", help="What it is for; nothing clears it.")] = None,
+    owner_name: Annotated[str | None, typer.Option("--owner-name", help="Who answers for it.")] = None,
+    owner_email: Annotated[str | None, typer.Option("--owner-email", help="How to reach them.")] = None,
+    signature: Annotated[
+        str | None, typer.Option("--signature-text", help="What its mail ends with; nothing clears it.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="In place of all that it has."),
+    ] = None,
+    daily_cap: Annotated[int | None, typer.Option("--daily-cap", min=0, help="Recipients a day at most.")] = None,
+    auto_reply: Annotated[
+        str | None, typer.Option("--auto-reply", metavar="allowed|denied", help="Whether it may answer by itself.")
+    ] = None,
+    known: Annotated[
+        bool | None,
+        typer.Option(
+            "--require-known-recipient/--any-recipient", help="Whether an agent writes only to people it knows."
+        ),
+    ] = None,
+) -> None:
+    """Change an identity. What is not named stays as it is."""
+    if auto_reply not in (None, "allowed", "denied"):
+        raise usage(f"--auto-reply: {auto_reply!r} is not allowed or denied")
+    given = {"daily_cap": daily_cap, "auto_reply": auto_reply, "require_known_recipient": known}
+    policy = {name: value for name, value in given.items() if value is not None}
+    changes = IdentityChanges(
+        display_name=display_name,
+        purpose=purpose,
+        owner_name=owner_name,
+        owner_email=owner_email,
+        signature_text=signature,
+        metadata=None if metadata is None else _metadata(metadata),
+        send_policy=policy or None,
+    )
+    if changes == IdentityChanges():
+        raise usage("there is nothing to change")
+    call.output.result(shapes.identity(_change(call, named, changes)))
+
+
+@command(app)
+def pause(call: Invocation, named: IdentityArgument) -> None:
+    """Let an identity send no more. It still receives."""
+    paused = _change(call, named, IdentityChanges(status=IdentityStatus.PAUSED))
+    call.output.result(shapes.identity(paused), human=f"{paused.primary.address} sends no more.")
+
+
+@command(app)
+def resume(call: Invocation, named: IdentityArgument) -> None:
+    """Let an identity send again."""
+    resumed = _change(call, named, IdentityChanges(status=IdentityStatus.ACTIVE))
+    call.output.result(shapes.identity(resumed), human=f"{resumed.primary.address} sends again.")
+
+
+def _change(call: Invocation, named: str, changes: IdentityChanges) -> Identity:
+    async def work(core: Core) -> Identity:
+        return await core.identities.update(PLATFORM_SCOPE, (await find_identity(core, named)).public_id, changes)
+
+    return run(call, work)
+
+
+def _metadata(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for key, equals, value in pairs:
+        if not key or not equals:
+            raise usage(f"--metadata: {key + equals + value!r} is not KEY=VALUE")
+    return {key: value for key, _, value in pairs}

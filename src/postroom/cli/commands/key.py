@@ -1,40 +1,58 @@
-"""`postroom key`: API keys. A key's secret is shown once, when it is made, and stored nowhere (B11)."""
+"""`postroom key`: API keys, whose secret is shown once, when it is made, and stored nowhere (B11); and the deployment's
+own signing keys, which are never shown at all (security-privacy A6.2).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import typer
 
 from postroom.accounts.keys import NewKey
+from postroom.accounts.models import ApiKey
 from postroom.accounts.permissions import MAY_HOLD, OFFERED_LEVELS, OWNER_ONLY, Level
+from postroom.accounts.service.keys import DEFAULT_OVERLAP_HOURS
+from postroom.accounts.signing_keys import Purpose
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.arguments import (
     DEFAULT_LIMIT,
     CursorOption,
+    Fetch,
     LimitOption,
     TenantOption,
-    collect,
     find_identity,
     find_tenant,
     read_duration,
     read_time,
 )
-from postroom.cli.failures import usage
-from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
+from postroom.cli.failures import CliError, Exit, usage
+from postroom.cli.frame import command, tell_list
+from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="API keys.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="API keys, and the keys that sign tokens.")
 
 ALL: Final = "all"
+PURPOSES: Final = ", ".join(Purpose)
+WHAT_ENDS: Final[Mapping[Purpose, str]] = MappingProxyType(
+    {
+        Purpose.THREAD: "Answers to all mail sent so far find their thread by their headers alone.",
+        Purpose.BOUNCE: "Bounces of all mail sent so far are refused.",
+        Purpose.FORWARD: "Bounces of all mail passed on so far are refused.",
+    }
+)
+"""What revoking the keys of a purpose means."""
 _LEVELS: Final = tuple(level.value for level in Level if level in OFFERED_LEVELS)
 
 
-@app.command()
+@command(app)
 def create(
+    call: Invocation,
     name: Annotated[str, typer.Option("--name", help="What it is for.")],
     permissions: Annotated[
         list[str] | None,
@@ -47,13 +65,8 @@ def create(
     ] = None,
     expires_in: Annotated[str | None, typer.Option("--expires-in", metavar="30d", help="How long it lives.")] = None,
     expires_at: Annotated[str | None, typer.Option("--expires-at", metavar="TIME", help="When it ends.")] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make a key and show its secret, this once."""
-    call = invocation(json, quiet, config, data_dir)
     reach = _level(level, tenant, identity)
     wanted = _permissions(reach, permissions)
     ends = _expiry(expires_in, expires_at)
@@ -70,54 +83,39 @@ def create(
         made, secret = await core.keys.create(None, new)
         return shapes.key(made) | {"key": secret}
 
-    made = run(call, work, create=True)
-    call.output.result(made, essential="key")
-    if call.output.mode is Mode.HUMAN:
-        call.output.note("Keep `key` now: it is shown this once and cannot be had again.")
+    _show_secret(call, run(call, work, create=True))
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    call: Invocation,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="ID|SLUG", help="Only keys of this tenant.")] = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List keys, newest first, without their secrets."""
-    call = invocation(json, quiet, config, data_dir)
 
-    async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
+    async def pages(core: Core) -> Fetch[ApiKey]:
         tenant_id = None if tenant is None else (await find_tenant(core, tenant)).id
-        found, following = await collect(
-            lambda size, after: core.keys.page(None, tenant_id=tenant_id, limit=size, after=after),
-            lambda one: (one.created_at, one.public_id),
-            limit,
-            cursor,
-        )
-        return [shapes.key(one) for one in found], following
+        return lambda size, after: core.keys.page(None, tenant_id=tenant_id, limit=size, after=after)
 
-    rows, following = run(call, work)
-    call.output.listing(
-        rows,
-        ("id", "name", "level", "prefix", "expires_at", "revoked_at", "last_used_at"),
-        next_cursor=following,
+    tell_list(
+        call,
+        pages,
+        shapes.key,
+        limit,
+        cursor,
+        columns=("id", "name", "level", "prefix", "expires_at", "revoked_at", "last_used_at"),
         empty="No keys yet: make one with postroom key create.",
     )
 
 
-@app.command()
+@command(app)
 def revoke(
+    call: Invocation,
     key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key's id (key_…).")],
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Refuse a key from its next request on. Doing it again changes nothing."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> shapes.Document:
         await core.keys.revoke(None, key_id)
@@ -125,6 +123,106 @@ def revoke(
 
     revoked = run(call, work)
     call.output.result(revoked, human=f"{revoked['id']} was revoked.")
+
+
+@command(app)
+def rotate(
+    call: Invocation,
+    which: Annotated[
+        str, typer.Argument(metavar="KEY|PURPOSE", help=f"An API key's id (key_…), or one of {PURPOSES}.")
+    ],
+    overlap_hours: Annotated[
+        int | None,
+        typer.Option("--overlap-hours", help="How long an API key's old secret works. [default: 24]"),
+    ] = None,
+    revoke_previous: Annotated[
+        bool, typer.Option("--revoke-previous", help="Honour nothing that earlier signing keys made: after a leak.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Revoke without asking.")] = False,
+) -> None:
+    """Give an API key a new secret, shown this once; or make the next signing key of a purpose. What its predecessor
+    made is honoured for 90 days (thread) or 30 (bounce, forward). Servers that run follow within five minutes.
+    """
+    if which.startswith("key_"):
+        if revoke_previous or yes:
+            raise usage("--revoke-previous and --yes are for signing keys")
+        _renew(call, which, overlap_hours)
+        return
+    purpose = _purpose(which)
+    if overlap_hours is not None:
+        raise usage("--overlap-hours is for API keys")
+    if revoke_previous and not yes:
+        if not call.output.interactive:
+            raise usage("--revoke-previous wants to be confirmed", "Add --yes.")
+        typer.confirm(f"{WHAT_ENDS[purpose]} Go on?", abort=True, err=True)
+    done = run(call, lambda core: core.signing_keys.rotate(purpose, revoke_previous=revoke_previous))
+    kept = "is honoured no more" if done.revoked else f"is honoured until {shapes.moment(done.verify_until)}"
+    human = f"Key {done.key.kid} makes new ones of {purpose.value}; key {done.previous} {kept}."
+    call.output.result(shapes.rotation(done), essential="kid", human=human)
+
+
+@command(app)
+def ring(
+    call: Invocation,
+    purpose: Annotated[str | None, typer.Argument(metavar="[PURPOSE]", help=f"One of {PURPOSES}; all if none.")] = None,
+) -> None:
+    """List the deployment's signing keys: which makes new ones, and until when others are honoured. The first of a
+    purpose is made if there is none.
+    """
+    wanted = list(Purpose) if purpose is None else [_purpose(purpose)]
+
+    async def work(core: Core) -> list[shapes.Document]:
+        return [shapes.signing_key(one, key) for one in wanted for key in await core.signing_keys.ring(one)]
+
+    columns = ("purpose", "kid", "state", "created_at", "verify_until")
+    call.output.listing(run(call, work), columns, essential="kid")
+
+
+@command(app)
+def retire(
+    call: Invocation,
+    purpose: Annotated[str, typer.Argument(metavar="PURPOSE", help=f"One of {PURPOSES}.")],
+    kid: Annotated[str, typer.Argument(metavar="KID", help="The key, as `ring` lists it; not the one that signs.")],
+) -> None:
+    """Honour an old signing key no more, before its time. Servers that run follow within five minutes."""
+    wanted = _purpose(purpose)
+
+    async def work(core: Core) -> bool:
+        if (await core.signing_keys.current(wanted)).kid == kid:
+            raise CliError(
+                "cli_conflict",
+                "this key makes new ones",
+                exit=Exit.CONFLICT,
+                fix=f"postroom key rotate {wanted.value} --revoke-previous puts another in its place.",
+            )
+        return await core.signing_keys.retire(wanted, kid)
+
+    if not run(call, work):
+        raise CliError("cli_not_found", f"there is no such key of {wanted.value}", exit=Exit.NOT_FOUND)
+    document = {"purpose": wanted.value, "kid": kid, "retired": True}
+    call.output.result(document, essential="kid", human=f"Key {kid} of {wanted.value} is honoured no more.")
+
+
+def _renew(call: Invocation, key_id: str, overlap_hours: int | None) -> None:
+    hours = DEFAULT_OVERLAP_HOURS if overlap_hours is None else overlap_hours
+
+    async def work(core: Core) -> shapes.Document:
+        made, secret = await core.keys.rotate(None, key_id, hours)
+        return shapes.key(made) | {"key": secret}
+
+    _show_secret(call, run(call, work))
+
+
+def _show_secret(call: Invocation, made: shapes.Document) -> None:
+    call.output.result(made, essential="key")
+    if call.output.mode is Mode.HUMAN:
+        call.output.note("Keep `key` now: it is shown this once and cannot be had again.")
+
+
+def _purpose(text: str) -> Purpose:
+    if text not in tuple(Purpose):
+        raise usage(f"{text!r} is neither an API key's id nor a purpose", f"Purposes are {PURPOSES}.")
+    return Purpose(text)
 
 
 def _level(text: str, tenant: str | None, identity: str | None) -> Level:

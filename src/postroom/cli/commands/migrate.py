@@ -8,23 +8,20 @@ from typing import Annotated
 import typer
 
 from postroom.cli.failures import CliError, Exit, infrastructure
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import is_set_up, reach
 from postroom.db import ConnectionTarget, Migration, Migrator
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@command(app)
 def migrate(
+    call: Invocation,
     check: Annotated[bool, typer.Option("--check", help="Only say what is pending: exit 10 if anything is.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Apply pending migrations, in order."""
-    call = invocation(json, quiet, config, data_dir)
     applied, pending, version = asyncio.run(_migrate(call, check_only=check))
     if check and pending:
         waiting = ", ".join(_name(one) for one in pending)

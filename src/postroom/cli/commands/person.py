@@ -24,7 +24,8 @@ from postroom.cli.arguments import (
     mailboxes_of,
 )
 from postroom.cli.failures import usage
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory.models import IdentityKind, NewIdentity
 from postroom.directory.usernames import class_of, validate_username
@@ -38,8 +39,9 @@ PasswordStdin = Annotated[
 _LINE_BYTES: Final = 4 * MAX_LENGTH + 2
 
 
-@app.command()
+@command(app)
 def create(
+    call: Invocation,
     username: Annotated[str, typer.Argument(help="The part of their address before the @ (and the tenant's suffix).")],
     display_name: Annotated[
         str | None, typer.Option("--display-name", "--name", help="Their name; the username when not given.")
@@ -50,13 +52,8 @@ def create(
     operator: Annotated[bool, typer.Option("--operator", help="They run the deployment.")] = False,
     password_stdin: PasswordStdin = False,
     tenant: TenantOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make a person with a mailbox that is theirs. Asks for the password twice."""
-    call = invocation(json, quiet, config, data_dir)
     password = _password(call, from_stdin=password_stdin)
     person = NewPerson(display_name or username, contact_email, password, operator)
 
@@ -86,17 +83,13 @@ async def _is_taken(core: Core, tenant: Tenant, local: str) -> bool:
     return True
 
 
-@app.command("set-password")
+@command(app, "set-password")
 def set_password(
+    call: Invocation,
     person: Annotated[str, typer.Argument(help="Their id (usr_…), or the address of their mailbox.")],
     password_stdin: PasswordStdin = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Give a person a new password, in force at once. Asks for it twice."""
-    call = invocation(json, quiet, config, data_dir)
     password = _password(call, from_stdin=password_stdin)
 
     async def work(core: Core) -> shapes.Document:
@@ -106,18 +99,14 @@ def set_password(
     call.output.result(changed, human=f"The password of {changed['id']} was changed.")
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    call: Invocation,
     tenant: TenantOption = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the people of a tenant and the mailboxes they may open, newest first."""
-    call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> tuple[list[shapes.Document], str | None]:
         room = await find_tenant(core, tenant)

@@ -14,23 +14,16 @@ from postroom.cli import shapes
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, LimitOption, TenantOption, find_tenant
 from postroom.cli.failures import CliError, Exit, usage
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.queues import DELIVERIES, QUEUES
 from postroom.cli.reach import run
 from postroom.db import ClaimQueue
-from postroom.mailbox import words
-from postroom.outbound import bounces, claiming
-from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem, QueueState
+from postroom.outbound.models import QueueState
+from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem
 from postroom.outbound.rules import Action
-from postroom.outbound.signing import DkimKeys
-from postroom.worker import SCHEDULES
+from postroom.sending import dkim_keys_of
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that is waiting, and work that was given up.")
 
-QUEUES: Final[Mapping[str, ClaimQueue]] = MappingProxyType(
-    {"deliveries": claiming.QUEUE, "bounces": bounces.QUEUE, "words": words.QUEUE, "schedules": SCHEDULES}
-)
-"""Name → the claimed rows. `deliveries` is mail that leaves, `bounces` notices to senders, `words` the text index,
-`schedules` the periodic work."""
-DELIVERIES: Final = "deliveries"
 MAX_RETRY: Final = 10_000
 _CONVERT: Final[Mapping[str, Any]] = MappingProxyType({"bigint": int, "integer": int, "text": str})
 
@@ -76,15 +69,30 @@ def list_(
 
 
 @app.command()
+def stats(json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None) -> None:
+    """Figures of mail: deliveries by state, notices to be written, what came and went since the day began (UTC)."""
+    call = invocation(json, quiet, config, data_dir)
+
+    async def work(core: Core) -> shapes.Document:
+        return shapes.statistics(await _mail_queue(core).statistics())
+
+    call.output.result(run(call, work), essential="pending")
+
+
+@app.command()
 def show(
-    name: QueueArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="QUEUE|ID", help=f"One of {', '.join(QUEUES)}, or the id of a delivery.")
+    ],
     limit: LimitOption = 100,
     json: Json = False,
     quiet: Quiet = False,
     config: Config = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what was given up, newest first; of the id of a delivery, all about it and its attempts."""
+    """Show what a queue gave up, newest first; or all about one delivery, as `list deliveries` names it, and its
+    attempts.
+    """
     call = invocation(json, quiet, config, data_dir)
     if name.isdecimal():
         _show_delivery(call, int(name[:19]))
@@ -170,13 +178,12 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def _mail_queue(core: Core) -> MailQueue:
-    keys = DkimKeys(core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key)
     return MailQueue(
         core.database,
         core.blobs,
         core.clock,
         core.ids,
-        sign=keys.sign,
+        sign=dkim_keys_of(core).sign,
         changed=lambda ref, modseq: core.live.changed(ref.mailbox_id, modseq),
         wake=lambda: None,  # the servers look every few seconds
         keep=timedelta(days=core.settings.queue.retention_days),

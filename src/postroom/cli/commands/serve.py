@@ -10,31 +10,28 @@ import uvloop
 
 from postroom.base import log as base_log
 from postroom.base.secrets import ensure_secrets, load_secrets
-from postroom.base.settings import Settings
+from postroom.base.settings import Role, Settings
 from postroom.cli.failures import CliError, Exit
-from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.frame import command
+from postroom.cli.invocation import Invocation
 from postroom.cli.reach import take_commands_lock
-from postroom.supervisor import CHILD_URL, Running, serve_child
+from postroom.supervisor import CHILD_URL, IN_VAIN, Running, serve_child
 from postroom.supervisor import serve as supervise
 
 app = typer.Typer(add_completion=False)
 log = base_log.get("serve")
 
 
-@app.command()
+@command(app)
 def serve(
+    call: Invocation,
     roles: Annotated[
-        str | None, typer.Option("--roles", metavar="ROLE,…", help="Of smtp, imap, http, worker; all by default.")
+        str | None, typer.Option("--roles", metavar="ROLE,…", help=f"Of {', '.join(Role)}; all by default.")
     ] = None,
     processes: Annotated[int | None, typer.Option("--processes", help="How many, on the same ports.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration: exit 0 or 3.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Run the mail server. SIGTERM and Ctrl-C stop it in order."""
-    call = invocation(json, quiet, config, data_dir)
     settings = call.settings({"server.roles": roles, "server.processes": processes})
     if check:
         call.output.result({"status": "ok"}, essential="status", human="The configuration is in order.")
@@ -47,6 +44,9 @@ def serve(
         code = uvloop.run(serve_child(settings, load_secrets(settings.server.data_dir, call.environ), url))
     else:
         code = uvloop.run(_serve(call, settings))
+    if code in IN_VAIN:
+        # The process that could not start has told why.
+        raise typer.Exit(code)
     if code:
         raise CliError(
             "cli_internal", "the server ended by itself", exit=Exit.BUG, fix="Its log, on standard error, says why."

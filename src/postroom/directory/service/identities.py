@@ -13,7 +13,6 @@ import asyncpg
 from postroom.accounts.models import PLATFORM_SCOPE, Scope, Tenant
 from postroom.accounts.permissions import Level
 from postroom.accounts.service import tenants as tenant_service
-from postroom.accounts.service.people import check_display_name
 from postroom.accounts.store import tenants as tenant_store
 from postroom.accounts.text import check_text
 from postroom.base.clock import Clock
@@ -170,16 +169,11 @@ class Identities:
             )
 
     async def update(self, scope: Scope, public_id: str, changes: IdentityChanges) -> Identity:
-        """Set fields. Raises `identity_not_found` (also while deleting), `invalid_request`, `address_invalid`."""
-        if changes.display_name is not None:
-            check_display_name(changes.display_name)
-        rules.check_owner_email(changes.owner_email)
-        if changes.metadata is not None:
-            rules.check_metadata(changes.metadata)
-        for path in ("purpose", "owner_name"):
-            check_text(path, getattr(changes, path), rules.MAX_TAG)
-        for path in ("signature_text", "signature_html"):
-            check_text(path, getattr(changes, path), rules.MAX_SIGNATURE)
+        """Set fields, and pause or resume, all or nothing. What changes nothing announces nothing.
+
+        Raises `identity_not_found` (also while deleting), `invalid_request`, `address_invalid`, and as `resume`.
+        """
+        rules.check_changes(changes)
         now = self._clock.now()
         async with self._db.transaction() as conn:
             before = await writable(conn, scope, public_id)
@@ -187,12 +181,17 @@ class Identities:
                 *(changes.display_name, changes.purpose, changes.owner_name, changes.owner_email),
                 *(changes.signature_text, changes.signature_html),
                 None if changes.metadata is None else dict(changes.metadata),
+                {**before.send_policy, **(changes.send_policy or {})},
             )
             await store.update(conn, before, values, now)
             after = _found(await store.get(conn, scope, public_id))
-            changed = tuple(name for name in _FIELDS if getattr(before, name) != getattr(after, name))
+            changed = rules.changed_fields(before, after)
             if changed:
                 await self._announce(conn, Announcement(Fact.IDENTITY_UPDATED, after, now, changed=changed))
+            if changes.status is IdentityStatus.PAUSED:
+                return await self._pause(conn, after, PauseReason.MANUAL, now)
+            if changes.status is IdentityStatus.ACTIVE:
+                return await self._resume(conn, scope, after, now)
             return after
 
     async def pause(self, scope: Scope, public_id: str, reason: PauseReason = PauseReason.MANUAL) -> Identity:
@@ -201,10 +200,12 @@ class Identities:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
-            identity = await writable(conn, scope, public_id)
-            if identity.status is IdentityStatus.PAUSED:
-                return identity
-            return await self._set_status(conn, identity, IdentityStatus.PAUSED, reason, now)
+            return await self._pause(conn, await writable(conn, scope, public_id), reason, now)
+
+    async def _pause(self, conn: Connection, identity: Identity, reason: PauseReason, now: datetime) -> Identity:
+        if identity.status is IdentityStatus.PAUSED:
+            return identity
+        return await self._set_status(conn, identity, IdentityStatus.PAUSED, reason, now)
 
     async def resume(self, scope: Scope, public_id: str) -> Identity:
         """Let it send again. Raises `identity_not_found`; `identity_paused` while its tenant is suspended;
@@ -212,14 +213,16 @@ class Identities:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
-            identity = await writable(conn, scope, public_id)
-            if identity.status is IdentityStatus.ACTIVE:
-                return identity
-            if identity.pause_reason is PauseReason.TENANT_SUSPENDED:
-                raise PostroomError("identity_paused", details={"reason": PauseReason.TENANT_SUSPENDED.value})
-            if identity.pause_reason is PauseReason.ABUSE_THRESHOLD and scope.level is Level.IDENTITY:
-                raise PostroomError("scope_denied", details={"field": "status"})
-            return await self._set_status(conn, identity, IdentityStatus.ACTIVE, None, now)
+            return await self._resume(conn, scope, await writable(conn, scope, public_id), now)
+
+    async def _resume(self, conn: Connection, scope: Scope, identity: Identity, now: datetime) -> Identity:
+        if identity.status is IdentityStatus.ACTIVE:
+            return identity
+        if identity.pause_reason is PauseReason.TENANT_SUSPENDED:
+            raise PostroomError("identity_paused", details={"reason": PauseReason.TENANT_SUSPENDED.value})
+        if identity.pause_reason is PauseReason.ABUSE_THRESHOLD and scope.level is Level.IDENTITY:
+            raise PostroomError("scope_denied", details={"field": "status"})
+        return await self._set_status(conn, identity, IdentityStatus.ACTIVE, None, now)
 
     async def suspend_tenant(self, tenant_id: int, by: str = "platform") -> Tenant:
         """Suspend a tenant and pause its active identities, each with its event (FR-TEN-3, inbound §2.1).
@@ -318,11 +321,6 @@ class Identities:
         fact = Fact.IDENTITY_PAUSED if status is IdentityStatus.PAUSED else Fact.IDENTITY_RESUMED
         await self._announce(conn, Announcement(fact, after, now))
         return after
-
-
-_FIELDS: Final = (
-    *("display_name", "purpose", "owner_name", "owner_email", "signature_text", "signature_html", "metadata"),
-)
 
 
 async def writable(conn: Connection, scope: Scope, public_id: str) -> Identity:

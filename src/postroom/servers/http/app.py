@@ -9,11 +9,22 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
 from postroom.servers.http.gate import AsgiApp, Gate, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import aliases, content, identities, messages, meta, queue, sending, threads, wait
+from postroom.servers.http.rest import (
+    aliases,
+    content,
+    identities,
+    messages,
+    meta,
+    queue,
+    sending,
+    signing_keys,
+    threads,
+    wait,
+)
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable
 
-_MODULES: Final = (meta, identities, aliases, messages, sending, content, threads, wait, queue)
+_MODULES: Final = (meta, identities, aliases, messages, sending, content, threads, wait, queue, signing_keys)
 
 
 class HttpApp:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.tenants import Tenants
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
@@ -22,6 +23,7 @@ from postroom.mailbox.service import Mailboxes
 from postroom.outbound.closing import Closing
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.submit import Sending
+from postroom.servers.http.bodies import MAX_BODY
 from postroom.servers.http.cursors import CursorKeys
 
 Probe = Callable[[], Coroutine[Any, Any, None]]
@@ -77,6 +79,10 @@ class HttpServices:
     """Without it there are no routes of the operator's queue."""
     aliases: Aliases | None = None
     """Without it there are no routes of aliases."""
+    max_body: int = MAX_BODY
+    """Octets of a request's body."""
+    signing_keys: SigningKeys | None = None
+    """Without it there is no route that rotates them."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

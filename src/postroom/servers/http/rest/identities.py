@@ -1,4 +1,4 @@
-"""Identities: create, list, look up, read (rest-api §5.4)."""
+"""Identities: create, list, look up, read, change (rest-api §5.4)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Header, Query
-from pydantic import Field, StrictInt, StrictStr, StringConstraints
+from pydantic import Field, StrictInt, StrictStr, StringConstraints, model_validator
 from starlette.responses import Response
 
 from postroom.accounts import idempotency
 from postroom.accounts.models import Principal, Tenant, TenantStatus
 from postroom.accounts.permissions import Level, Permission
 from postroom.base.errors import PostroomError
-from postroom.directory import AddressStatus, Identity, IdentityStatus, NewIdentity
+from postroom.directory import AddressStatus, Identity, IdentityChanges, IdentityStatus, NewIdentity
 from postroom.events.catalogue import timestamp
 from postroom.events.identities import identity_object
 from postroom.inbound import markup
@@ -38,6 +38,9 @@ _TENANT_PAGE: Final = 100
 
 
 NonEmpty = Annotated[StrictStr, StringConstraints(min_length=1, max_length=fields.MAX_TEXT), fields.Storable]
+DisplayName = Annotated[
+    StrictStr, StringConstraints(min_length=1, max_length=78, pattern=r"^[^\r\n]*$"), fields.Storable
+]
 MetadataBody = Annotated[
     dict[fields.Text, Annotated[StrictStr, StringConstraints(max_length=512), fields.Storable]], Field(max_length=16)
 ]
@@ -61,9 +64,7 @@ class SendPolicyBody(fields.RequestBody):
 
 class IdentityCreateRequest(fields.RequestBody):
     username: fields.Text
-    display_name: Annotated[
-        StrictStr, StringConstraints(min_length=1, max_length=78, pattern=r"^[^\r\n]*$"), fields.Storable
-    ]
+    display_name: DisplayName
     purpose: Annotated[fields.Text | None, NotNull()] = None
     owner: Annotated[OwnerBody | None, NotNull()] = None
     signature: Annotated[SignatureBody | None, NotNull()] = None
@@ -71,6 +72,26 @@ class IdentityCreateRequest(fields.RequestBody):
     client_id: Annotated[NonEmpty | None, NotNull()] = None
     send_policy: Annotated[SendPolicyBody | None, NotNull()] = None
     metadata: Annotated[MetadataBody | None, NotNull()] = None
+
+
+class IdentityUpdateRequest(fields.RequestBody):
+    """What is left out stays as it is. `owner` and `metadata` are replaced whole, of `signature` and `send_policy` what
+    is given.
+    """
+
+    display_name: Annotated[DisplayName | None, NotNull()] = None
+    purpose: fields.Text | None = None
+    owner: Annotated[OwnerBody | None, NotNull()] = None
+    signature: Annotated[SignatureBody | None, NotNull()] = None
+    metadata: Annotated[MetadataBody | None, NotNull()] = None
+    send_policy: Annotated[SendPolicyBody | None, NotNull()] = None
+    status: Annotated[Literal["active", "paused"] | None, NotNull()] = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> IdentityUpdateRequest:
+        if not self.model_fields_set:
+            raise ValueError("must change something")
+        return self
 
 
 class ListIdentities(fields.Query):
@@ -139,7 +160,7 @@ class _Routes:
     async def _create(self, principal: Principal, tenant: Tenant, body: IdentityCreateRequest) -> tuple[int, Json]:
         if tenant.status is TenantStatus.SUSPENDED:
             raise PostroomError("tenant_suspended")
-        _check_cap(principal, body)
+        _check_cap(principal, body.send_policy)
         identity, made = await self._services.identities.create(tenant.id, await _new_identity(body))
         return (201 if made else 200), identity_object(identity)
 
@@ -182,6 +203,13 @@ class _Routes:
 
     async def get(self, identity_id: fields.IdentityId, call: CurrentCall) -> Response:
         return JsonAnswer(identity_object(call.the_identity))
+
+    async def update(self, identity_id: fields.IdentityId, body: IdentityUpdateRequest, call: CurrentCall) -> Response:
+        _check_cap(call.principal, body.send_policy)
+        changed = await self._services.identities.update(
+            call.principal.scope, call.the_identity.public_id, await _changes(body)
+        )
+        return JsonAnswer(identity_object(changed))
 
     async def _tenant_in_reach(self, principal: Principal, public_id: str) -> int:
         """The key of a tenant named in the query. An identity key may name its own, and still sees itself only."""
@@ -330,6 +358,27 @@ def _register_one(table: RouteTable, routes: _Routes) -> None:
         summary="An identity",
         answers={200: schemas.Identity},
     )
+    table.add(
+        Rule(
+            "PATCH",
+            "/v1/identities/{identity_id}",
+            "updateIdentity",
+            reach=Reach.IDENTITY_PATH,
+            permissions=frozenset({Permission.IDENTITIES_WRITE}),
+            levels=ALL_LEVELS,
+            idempotency=Idempotency.NONE,
+            body=True,
+            errors={
+                400: ("invalid_request", "address_invalid"),
+                404: ("identity_not_found",),
+                409: ("identity_paused",),
+            },
+            **_COMMON,
+        ),
+        routes.update,
+        summary="Change an identity, pause or resume it",
+        answers={200: schemas.Identity},
+    )
 
 
 def _idempotent(call: Call, tenant: Tenant, key: str, body: Any) -> idempotency.Request:
@@ -343,17 +392,15 @@ def _idempotent(call: Call, tenant: Tenant, key: str, body: Any) -> idempotency.
     )
 
 
-def _check_cap(principal: Principal, body: IdentityCreateRequest) -> None:
-    cap = None if body.send_policy is None else body.send_policy.daily_cap
+def _check_cap(principal: Principal, policy: SendPolicyBody | None) -> None:
+    cap = None if policy is None else policy.daily_cap
     if cap is not None and cap > DEFAULT_DAILY_CAP and principal.level is not Level.PLATFORM:
         raise PostroomError("scope_denied", details={"field": "send_policy.daily_cap"})
 
 
 async def _new_identity(body: IdentityCreateRequest) -> NewIdentity:
     owner, signature = body.owner, body.signature
-    html = None if signature is None else signature.html
-    if html is not None:
-        html = await asyncio.to_thread(markup.sanitise, html)
+    html = None if signature is None else await _sanitised(signature.html)
     return NewIdentity(
         username=body.username,
         display_name=body.display_name,
@@ -367,6 +414,28 @@ async def _new_identity(body: IdentityCreateRequest) -> NewIdentity:
         send_policy={} if body.send_policy is None else body.send_policy.model_dump(exclude_unset=True),
         metadata=body.metadata or {},
     )
+
+
+async def _changes(body: IdentityUpdateRequest) -> IdentityChanges:
+    """An empty text clears what null does."""
+    owner, signature, given = body.owner, body.signature, body.model_fields_set
+    signed = set() if signature is None else signature.model_fields_set
+    html = None if signature is None else await _sanitised(signature.html)
+    return IdentityChanges(
+        display_name=body.display_name,
+        purpose=(body.purpose or "") if "purpose" in given else None,
+        owner_name=None if owner is None else owner.name,
+        owner_email=None if owner is None else owner.email,
+        signature_text=(signature.text or "") if signature is not None and "text" in signed else None,
+        signature_html=(html or "") if "html" in signed else None,
+        metadata=body.metadata,
+        send_policy=None if body.send_policy is None else body.send_policy.model_dump(exclude_unset=True),
+        status=None if body.status is None else IdentityStatus(body.status),
+    )
+
+
+async def _sanitised(html: str | None) -> str | None:
+    return None if html is None else await asyncio.to_thread(markup.sanitise, html)
 
 
 def _newest_first(identity: Identity) -> tuple[datetime, str]:

@@ -1,0 +1,76 @@
+"""What commands have in common: the options that each takes, and lists that are told page by page."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol, TypeVar
+
+import typer
+
+from postroom.app import Core
+from postroom.cli.arguments import Fetch, collect
+from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
+from postroom.cli.reach import run
+from postroom.cli.shapes import Document
+
+F = TypeVar("F", bound=Callable[..., None])
+
+_COMMON: Final = (("json", Json, False), ("quiet", Quiet, False), ("config", Config, None), ("data_dir", DataDir, None))
+
+
+class Listed(Protocol):
+    """Something that lists know the place of."""
+
+    @property
+    def created_at(self) -> datetime: ...
+    @property
+    def public_id(self) -> str: ...
+
+
+L = TypeVar("L", bound=Listed)
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
+    """Make a command of a function whose first parameter is its `Invocation`: in its place come the options that all
+    commands take, after those of its own.
+    """
+
+    def made(function: F) -> F:
+        signature = inspect.signature(function, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        common = [inspect.Parameter(key, kind, default=value, annotation=what) for key, what, value in _COMMON]
+
+        def called(*, json: bool, quiet: bool, config: Any, data_dir: Any, **given: Any) -> None:
+            function(invocation(json, quiet, config, data_dir), **given)
+
+        parameters = [*(one.replace(kind=kind) for one in own), *common]
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] # as inspect has it
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__doc__ = function.__doc__
+        app.command(name or function.__name__.replace("_", "-"))(called)
+        return function
+
+    return made
+
+
+def tell_list(
+    call: Invocation,
+    pages: Callable[[Core], Awaitable[Fetch[L]]],
+    shape: Callable[[L], Document],
+    limit: int,
+    cursor: str | None,
+    *,
+    columns: Sequence[str],
+    empty: str,
+) -> None:
+    """Tell up to *limit* things, newest first, from where *cursor* is. `pages` gives what fetches them."""
+
+    async def work(core: Core) -> tuple[list[Document], str | None]:
+        found, following = await collect(await pages(core), lambda one: (one.created_at, one.public_id), limit, cursor)
+        return [shape(one) for one in found], following
+
+    rows, following = run(call, work)
+    call.output.listing(rows, columns, next_cursor=following, empty=empty)
