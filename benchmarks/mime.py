@@ -4,6 +4,7 @@ import email
 import email.policy
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
 from email.message import EmailMessage
 from typing import Any
@@ -77,6 +78,15 @@ def _hostile() -> dict[str, bytes]:
     }
 
 
+def _large() -> bytes:
+    """25 MB: a text and one attachment."""
+    lines = (b"QUJD" * 19 + b"\r\n") * (25_000_000 // 78)
+    return (
+        b'From: a@example.com\r\nContent-Type: multipart/mixed; boundary="b"\r\n\r\n--b\r\n\r\nhi\r\n--b\r\n'
+        b"Content-Type: application/pdf; name=a.pdf\r\nContent-Transfer-Encoding: base64\r\n\r\n" + lines + b"--b--\r\n"
+    )
+
+
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows `name`, `value`, `unit`, and where there is one `target` and `peer` (the standard library's figure)."""
     seconds = 0.1 if quick else 1.0
@@ -100,6 +110,13 @@ def run(quick: bool) -> list[dict[str, Any]]:
         _row("text_body", _best(lambda: text_body(raw, message), seconds) * 1e6, "µs"),
         _row("attachments", _best(lambda: attachments(message, raw), seconds) * 1e6, "µs"),
     ]
+    large = _large()
+    tracemalloc.start()
+    parse(large)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    rows.append(_row("mime.parse 25 MB", _best(lambda: parse(large), seconds) * 1e3, "ms", 500))
+    rows.append(_row("mime.parse 25 MB, memory beside the message", peak / 1e6, "MB", 25))
     for name, hostile in _hostile().items():
         # No type is inferred for a default.
         spent = _best(lambda hostile=hostile: parse(hostile), seconds / 10)  # type: ignore[misc]

@@ -95,7 +95,7 @@ def test_everybody_whom_the_message_names_as_author() -> None:
         (b"", SubmissionProblem.NO_AUTHOR),
         (b"\r\nFrom: a@example.com\r\n", SubmissionProblem.NO_AUTHOR),
         (b"no header at all\r\n", SubmissionProblem.NO_AUTHOR),
-        (b" folded: x\r\nFrom: a@example.com\r\n\r\n", SubmissionProblem.NO_AUTHOR),
+        (b" folded: x\r\nFrom: a@example.com\r\n\r\n", SubmissionProblem.MALFORMED_HEADER),
         (b"Subject: x\r\n\r\n", SubmissionProblem.NO_AUTHOR),
         (b"From: nobody\r\n\r\n", SubmissionProblem.NO_AUTHOR),
         (b"From:\r\nResent-From: a@example.com\r\n\r\n", SubmissionProblem.NO_AUTHOR),

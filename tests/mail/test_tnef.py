@@ -67,8 +67,12 @@ def test_attachments_come_out(found: list[tuple[str, bytes, bool]], noise: list[
     assert [(item.filename, item.data) for item in made.attachments] == [(name, data) for name, data, _ in found]
 
 
+# What reads as UTF-8 is taken for that, whatever code page is named (decision 40): `Âª`.
+LATIN = st.text(st.characters(codec="latin-1", categories=["L", "N"]), min_size=1).map(lambda text: text + "é")
+
+
 @settings(deadline=None)
-@given(ASCII_ATTACHMENTS, NOISE, st.text(st.characters(codec="latin-1", categories=["L", "N"]), min_size=1))
+@given(ASCII_ATTACHMENTS, NOISE, LATIN)
 def test_another_reader_sees_the_same(found: list[tuple[str, bytes, bool]], noise: list[Prop], html: str) -> None:
     stream = tnef(packed(found, noise), [Prop(0x1013, BINARY, html.encode("latin-1")), Prop(0x3FDE, INTEGER, 28591)])
     theirs: Any = tnefparse.TNEF(stream + bytes(12))  # else it overlooks a last attribute of one octet

@@ -23,7 +23,8 @@ _UNUSUAL_MAILBOXES: Final = 200
 _EDGES_FOR_EACH: Final = 3
 """List entries for an address when each stands in a group of its own: start, mailbox, end."""
 
-_DOT_ATOM: Final = re.compile(r"[\w!#$%&'*+/=?^`{|}~-]++(?:\.[\w!#$%&'*+/=?^`{|}~-]++)*+")
+_ATEXT: Final = r"[^\x00-\x20\x7f\s\"(),.:;<>@\[\\\]]"  # RFC 5322 §3.2.3, RFC 6532 §3.2
+_DOT_ATOM: Final = re.compile(rf"{_ATEXT}++(?:\.{_ATEXT}++)*+")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _SPACES: Final = re.compile(r"\s+")
@@ -76,6 +77,10 @@ class RawList(NamedTuple):
     complete: bool
 
 
+_ENTITY: Final = re.compile(r"&(lt|gt|quot);", re.IGNORECASE)
+_ENTITIES: Final = {"lt": "<", "gt": ">", "quot": '"'}
+
+
 def read_raw_list(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> RawList:
     """Mailboxes and group edges of the raw values of all fields of one name, undecoded.
 
@@ -97,9 +102,13 @@ def parse_raw_list(value: bytes) -> list[RawMailbox]:
 
 def _read_field(text: str, boxes: list[RawMailbox], limit: int, effort: "_Effort") -> bool:
     """Add what a field lists to `boxes`; whether that is all of it."""
+    if "&" in text and _ENTITY.search(text):
+        # Written by a program that wrote a page before.
+        text = _ENTITY.sub(lambda found: _ENTITIES[found[1].lower()], text)
     at, end = 0, len(text)
     match = _SIMPLE.match
     reader: _Reader | None = None
+    first = len(boxes)
     while at < end:
         if len(boxes) >= limit:
             break
@@ -108,6 +117,7 @@ def _read_field(text: str, boxes: list[RawMailbox], limit: int, effort: "_Effort
             if reader is None:
                 reader = _Reader(text, effort)
             at = reader.read(at, boxes)
+            _join_name(boxes, first)
             if effort.left <= 0:
                 break
             continue
@@ -116,10 +126,34 @@ def _read_field(text: str, boxes: list[RawMailbox], limit: int, effort: "_Effort
             boxes.append(RawMailbox(None, None, bare_local, bare_domain))
         else:
             boxes.append(RawMailbox(quoted or phrase or None, None, local, domain))
+            if len(boxes) - first > 1 and not boxes[-2].domain:
+                _join_name(boxes, first)
         at = simple.end()
     if reader is not None and reader.in_group:
         boxes.append(RawMailbox(None, None, None, None))
     return at >= end
+
+
+def _join_name(boxes: list[RawMailbox], first: int) -> None:
+    """Put the parts of a name before its last together again: `Last, First <local@domain>`, its quotes forgotten.
+
+    Only what cannot be a user name of this system: at most two entries before, that begin with a capital.
+    """
+    if len(boxes) - first < 2:
+        return
+    last = boxes[-1]
+    if not last.domain or not last.name:
+        return
+    names = [last.name]
+    while len(names) < 3 and len(boxes) - first > len(names):
+        before = boxes[-1 - len(names)]
+        part = before.name or before.local
+        if before.domain != "" or not part or (before.name and before.local) or part[:1].islower():
+            break
+        names.append(part)
+    if len(names) > 1:
+        del boxes[-len(names) :]
+        boxes.append(RawMailbox(", ".join(reversed(names)), last.route, last.local, last.domain))
 
 
 def parse_addresses(value: bytes | str) -> list[Address]:
@@ -128,35 +162,49 @@ def parse_addresses(value: bytes | str) -> list[Address]:
     return [_address(box.name, box.local, box.domain) for box in parse_raw_list(raw) if box.local and box.domain]
 
 
-def read_addresses(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> tuple[list[Address], bool]:
-    """The first `limit` complete mailboxes of the fields of one name, and whether there are no more."""
+def read_addresses(
+    values: Sequence[bytes], limit: int = MAX_ADDRESSES, label: str | None = None
+) -> tuple[list[Address], bool]:
+    """The first `limit` complete mailboxes of the fields of one name, and whether there are no more.
+
+    `label` is the charset of the body, for names in octets that say none.
+    """
     boxes, complete = read_raw_list(values, _EDGES_FOR_EACH * limit + 1)
     found = [(box.name, box.local, box.domain) for box in boxes if box.local and box.domain]
-    return [_address(*parts) for parts in found[:limit]], complete and len(found) <= limit
+    return [_address(*parts, label) for parts in found[:limit]], complete and len(found) <= limit
 
 
-def _address(name: str | None, local: str, domain: str) -> Address:
-    return Address(_display(name), _plain(local), _plain(domain))
+def _address(name: str | None, local: str, domain: str, label: str | None = None) -> Address:
+    local, domain = _plain(local), _plain(domain)
+    if local[0] == domain[-1] == "'" and len(local) > 1 < len(domain):
+        local, domain = local[1:], domain[:-1]  # Outlook quotes an address so that it shows as its own name
+    return Address(_display(name, label), local, domain)
 
 
-def _display(name: str | None) -> str:
+def _display(name: str | None, label: str | None = None) -> str:
     if not name:
         return ""
-    text = decode_words(name if name.isascii() else _plain(name))
-    return " ".join(text.split())
+    text = decode_words(name if name.isascii() and "\x1b" not in name else _plain(name, label))
+    text = " ".join(text.split())
+    return text[1:-1].strip() if text[:1] == text[-1:] == "'" and len(text) > 2 else text
 
 
-def _plain(text: str) -> str:
-    return text if text.isascii() else charset.decode_raw_text(text.encode("latin-1"))
+def _plain(text: str, label: str | None = None) -> str:
+    if text.isascii() and "\x1b" not in text:
+        return text
+    return charset.decode_raw_text(text.encode("latin-1"), label)
 
 
-_TOKEN: Final = re.compile(
-    r"""([ \t\r\n\x00]++)|([^\s\x00()<>@,;:\\"\[\].]++)|([.@,;:<>])|"((?:[^"\\]++|\\.)*+)"|(\[[^\[\]\\]*+\])|(.)""",
-    re.DOTALL,
+# Encoded words whose text was not encoded, and stretches of ISO-2022-JP: what looks like structure there is none. Angle
+# brackets, quotes and `@` stay what they are: no word may hide an address from one reader that another finds.
+_WHOLE: Final = (
+    r"=\?[^?\s\"<>@]{1,40}+\?[bBqQ]\?[^?<>@\"=]*+(?:=[0-9A-Fa-f]{2}[^?<>@\"=]*+)*+={0,2}\?="
+    r"|\x1b\$[@B][^\x1b]*+(?:\x1b\([BJ])?"
 )
-_TOKEN_WITHOUT_QUOTES: Final = re.compile(
-    r"""([ \t\r\n\x00]++)|([^\s\x00()<>@,;:\\"\[\].]++)|([.@,;:<>])|((?!))|(\[[^\[\]\\]*+\])|(.)""", re.DOTALL
-)
+_OPENING: Final = rf"([ \t\r\n\x00]++)|({_WHOLE}|[^\s\x00()<>@,;:\\\"\[\].]++)|([.@,;:<>])"
+_CLOSING: Final = r"(\[[^\[\]\\]*+\])|(.)"
+_TOKEN: Final = re.compile(rf'{_OPENING}|"((?:[^"\\]++|\\.)*+)"|{_CLOSING}', re.DOTALL)
+_TOKEN_WITHOUT_QUOTES: Final = re.compile(rf"{_OPENING}|((?!))|{_CLOSING}", re.DOTALL)
 _PARENS: Final = re.compile(r"[()]|\\.", re.DOTALL)
 
 
@@ -185,6 +233,7 @@ class _Reader:
         self.in_group = False
         self._effort = effort
         self._token = _TOKEN
+        self._last_semicolon = text.rfind(";")
         self._reset()
 
     def _reset(self) -> None:
@@ -205,7 +254,7 @@ class _Reader:
             elif value == ">":
                 if self.inside is not None:
                     self.address, self.inside = self.inside, None
-            elif value == ":" and self.inside is None and self.address is None and not self.in_group:
+            elif value == ":" and self._opens_group():
                 found.append(RawMailbox(None, None, _phrase(self.words) or "", None))
                 self.in_group = True
                 self._reset()
@@ -221,12 +270,45 @@ class _Reader:
         self._end_entry(found)
         return self.at
 
+    def _opens_group(self) -> bool:
+        """Whether a colon ends the name of a group (RFC 5322 §3.4), and is not one within a name (`Re: you <…>`)."""
+        if self.inside is not None or self.address is not None or self.in_group:
+            return False
+        if self.at <= self._last_semicolon:
+            return True
+        end = self.text.find(",", self.at)
+        bracket = self.text.find("<", self.at, len(self.text) if end < 0 else end)
+        return bracket < 0 or not self.text[self.at : bracket].strip()
+
     def _end_entry(self, found: list[RawMailbox]) -> None:
+        several = self._several()
+        if several:
+            self._reset()
+            found += several
+            for _ in several:
+                self._effort.found()
+            return
         made = self._finish()
         if made is not None:
             found.append(made)
             if made.domain:
                 self._effort.found()
+
+    def _several(self) -> list[RawMailbox]:
+        """Bare addresses that stand beside one another without a comma, if the entry is nothing else."""
+        if self.address is not None or self.inside is not None or self.words.count("@") < 2:
+            return []
+        pieces: list[list[str]] = [[]]
+        for word in self.words:
+            if word != " ":
+                pieces[-1].append(word)
+            elif pieces[-1]:
+                pieces.append([])
+        if not pieces[-1]:
+            pieces.pop()
+        if len(pieces) < 2 or any(piece.count("@") != 1 or "@" in (piece[0], piece[-1]) for piece in pieces):
+            return []
+        return [RawMailbox(None, None, *_addr_spec(piece)) for piece in pieces]
 
     def _in_route(self) -> bool:
         """Whether a comma separates the domains of a source route, `<@one,@two:local@domain>` (RFC 5322 §4.4)."""
@@ -281,6 +363,8 @@ class _Reader:
         if address is None and self.inside is not None:
             address = self.inside  # `>` is missing
         self._reset()
+        if address is not None and not any(word != " " for word in address) and "@" in words:
+            address = None  # `local@domain <>`
         if address is not None:
             route, spec = _split_route(address)
             local, domain = _addr_spec(spec)
@@ -290,6 +374,11 @@ class _Reader:
             return RawMailbox(name or None, route, local, domain)
         if not any(word != " " for word in words):
             return None
+        literal = next((word for word in words if word[0] == "[" and "@" in word), None)
+        if literal is not None:
+            # `Name [local@domain]`, as programs quote addresses in text.
+            local, _, domain = literal[1:-1].removeprefix("mailto:").rpartition("@")
+            return RawMailbox(_phrase([word for word in words if word != literal]) or None, None, local, domain)
         if "@" not in words:
             # No address at all: a bare user name of this system, or only a name.
             plain = _phrase(words)
@@ -323,10 +412,14 @@ def _split_route(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _addr_spec(words: list[str]) -> tuple[str, str]:
     bare = [word for word in words if word != " "]
+    if bare[:2] == ["mailto", ":"]:
+        del bare[:2]
     if "@" not in bare:
         return "".join(_unquote(word) for word in bare), ""
-    at = len(bare) - 1 - bare[::-1].index("@")
-    local = "".join(_unquote(word) for word in bare[:at])
+    at = end = len(bare) - 1 - bare[::-1].index("@")
+    while end and bare[end - 1] == "@":
+        end -= 1  # `local@@domain`
+    local = "".join(_unquote(word) for word in bare[:end])
     return local, "".join(_unquote(word) for word in bare[at + 1 :])
 
 

@@ -50,22 +50,24 @@ def encode_words(text: str) -> str:
     return " ".join(words)
 
 
-def _from_latin1(text: str) -> str:
-    return text if text.isascii() else charset.decode_raw_text(text.encode("latin-1"))
+def _from_latin1(text: str, label: str | None = None) -> str:
+    if text.isascii() and "\x1b" not in text:
+        return text
+    return charset.decode_raw_text(text.encode("latin-1"), label)
 
 
 def _structured(value: bytes | None) -> str:
     return "NIL" if value is None else imap_string(charset.decode_raw_text(unfold(value)))
 
 
-def _unstructured(value: bytes | None) -> str:
-    return "NIL" if value is None else imap_text(charset.decode_raw_text(unfold(value)))
+def _unstructured(value: bytes | None, label: str | None) -> str:
+    return "NIL" if value is None else imap_text(charset.decode_raw_text(unfold(value), label))
 
 
-def _mailbox(box: RawMailbox) -> str:
+def _mailbox(box: RawMailbox, label: str | None) -> str:
     name, route, local, domain = box.name, box.route, box.local, box.domain
     return (
-        f"({'NIL' if name is None else imap_text(_from_latin1(name))} "
+        f"({'NIL' if name is None else imap_text(_from_latin1(name, label))} "
         f"{'NIL' if route is None else imap_string(_from_latin1(route))} "
         f"{'NIL' if local is None else imap_string(_from_latin1(local))} "
         f"{'NIL' if domain is None else imap_string(_from_latin1(domain))})"
@@ -77,7 +79,7 @@ def _address_list(headers: Headers, name: str) -> str:
     if not values:
         return "NIL"
     # Repeated fields are served as one list: a client must see every author that there is.
-    listed = "".join([_mailbox(box) for box in read_raw_list(values).boxes])
+    listed = "".join([_mailbox(box, headers.label) for box in read_raw_list(values).boxes])
     return f"({listed})" if listed else "NIL"
 
 
@@ -91,7 +93,7 @@ def render_envelope(headers: Headers) -> bytes:
     reply_to = _address_list(headers, "reply-to")
     parts = (
         _structured(headers.get_raw("date")),
-        _unstructured(headers.get_raw("subject")),
+        _unstructured(headers.get_raw("subject"), headers.label),
         author,
         author if sender == "NIL" else sender,
         author if reply_to == "NIL" else reply_to,

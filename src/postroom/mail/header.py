@@ -15,7 +15,9 @@ from postroom.mail import charset
 FIELD: Final = re.compile(rb"(?m)^(?!--)([!-9;-~]++)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)(?:\n|\Z)")
 
 _FOLD: Final = re.compile(rb"\r*\n")
-_ENCODED_WORD: Final = re.compile(r"=\?([^?\s]*+)\?([bBqQ])\?([^?]*+)\?=")
+# Some programs leave question marks and blanks in the text of a word: it ends at `?=`, and never runs over the
+# beginning of another, so that the time stays linear.
+_ENCODED_WORD: Final = re.compile(r"=\?([^?\s]*+)\?([bBqQ])\?((?:[^?=]++|=(?!\?(?!=))|\?(?!=))*+)\?=")
 _Q_HEX: Final = re.compile(rb"=([0-9A-Fa-f]{2})")
 _CONTROLS: Final = re.compile(r"[\x01-\x08\x0a-\x1f\x7f]+")
 _NOT_BASE64: Final = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
@@ -28,14 +30,15 @@ def unfold(value: bytes) -> bytes:
     return value.strip(b" \t\r\n\x00")
 
 
-def decode_value(value: bytes) -> str:
-    """Unfolded, decoded text of an unstructured field value; without NUL, other control characters made spaces."""
+def decode_value(value: bytes, label: str | None = None) -> str:
+    """Unfolded, decoded text of an unstructured field value; without NUL, other control characters made spaces.
+
+    `label` is the charset of the body, for octets beyond ASCII that stand there as they are.
+    """
     value = unfold(value)
-    try:
-        text = value.decode("ascii")
-    except UnicodeDecodeError:
-        text = charset.decode_raw_text(value)
-    return decode_words(text)
+    if value.isascii() and b"\x1b" not in value:
+        return decode_words(value.decode("ascii"))
+    return decode_words(charset.decode_raw_text(value, label))
 
 
 def decode_words(text: str) -> str:
@@ -54,23 +57,51 @@ def decode_words(text: str) -> str:
 
 def _pieces(text: str) -> Iterator[str]:
     at = 0
-    pending = bytearray()
-    pending_label = ""
+    run: list[tuple[str, str]] = []
+    run_label = ""
     for match in _ENCODED_WORD.finditer(text):
         label, encoding, payload = match.groups()
-        label = label.partition("*")[0].lower()  # RFC 2231 §5: a language may follow
+        label = label.partition("*")[0].lower() or "us-ascii"  # RFC 2231 §5: a language may follow
         gap = text[at : match.start()]
-        if pending_label and (label != pending_label or (gap and not gap.isspace())):
-            yield charset.decode(bytes(pending), pending_label)[0]
-            pending.clear()
-        if gap and not (pending_label and gap.isspace()):
+        if run and (label != run_label or (gap and not gap.isspace())):
+            yield _decode_run(run, run_label)
+            joined, run = bool(run), []
+        else:
+            joined = bool(run)
+        if gap and not (joined and gap.isspace()):
             yield gap
-        pending += _word_bytes(encoding, payload)
-        pending_label = label or "us-ascii"
+        run.append((encoding, payload))
+        run_label = label
         at = match.end()
-    if pending_label:
-        yield charset.decode(bytes(pending), pending_label)[0]
+    if run:
+        yield _decode_run(run, run_label)
     yield text[at:]
+
+
+def _decode_run(words: list[tuple[str, str]], label: str) -> str:
+    """Text of adjacent words of one charset. Characters may be split between words, in spite of RFC 2047 §5."""
+    chunks: list[bytes] = []
+    rest = ""
+    for encoding, payload in words:
+        if encoding in "bB":
+            payload = rest + payload
+            length = len(payload.rstrip("= "))
+            # Four characters make three octets; one over was cut off from what follows.
+            rest = payload if length % 4 == 1 else ""
+            if rest:
+                continue
+        elif rest:
+            chunks.append(_word_bytes("b", rest))
+            rest = ""
+        chunks.append(_word_bytes(encoding, payload))
+    if rest:
+        chunks.append(_word_bytes("b", rest))
+    if len(chunks) > 1 and charset.is_stateful(label):
+        # Each word begins in the initial state (RFC 2047 §3), whether or not the one before returned to it.
+        apart = [charset.decode(chunk, label) for chunk in chunks]
+        if all(clean for _, clean in apart):
+            return "".join(text for text, _ in apart)
+    return charset.decode(b"".join(chunks), label)[0]
 
 
 def _word_bytes(encoding: str, payload: str) -> bytes:
@@ -87,11 +118,13 @@ def _word_bytes(encoding: str, payload: str) -> bytes:
 class Headers:
     """The fields of one header block, in order; names compare without case (RFC 5322 §1.2.2)."""
 
-    __slots__ = ("_index", "fields")
+    __slots__ = ("_index", "fields", "label")
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
         """`fields`: pairs of name and raw value (all after the colon, folding included)."""
         self.fields = fields
+        self.label: str | None = None
+        """Charset of the body, in which values are read that are neither ASCII nor UTF-8."""
         self._index: dict[bytes, list[bytes]] | None = None
 
     @classmethod
@@ -124,11 +157,11 @@ class Headers:
     def get(self, name: str) -> str | None:
         """Decoded, unfolded text of the first field of that name, or None."""
         values = self._values(name)
-        return decode_value(values[0]) if values else None
+        return decode_value(values[0], self.label) if values else None
 
     def get_all(self, name: str) -> list[str]:
         """Decoded, unfolded text of every field of that name, in order."""
-        return [decode_value(value) for value in self._values(name)]
+        return [decode_value(value, self.label) for value in self._values(name)]
 
     def __contains__(self, name: str) -> bool:
         return bool(self._values(name))
@@ -139,7 +172,7 @@ class Headers:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Pairs of name as written and decoded value."""
         for name, value in self.fields:
-            yield name.decode("ascii", "replace"), decode_value(value)
+            yield name.decode("ascii", "replace"), decode_value(value, self.label)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Headers) and self.fields == other.fields

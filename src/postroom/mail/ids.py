@@ -9,12 +9,16 @@ _MAX_WITH_COMMENTS: Final = 4 * MAX_ID_BYTES
 
 _SPACE: Final = re.compile(r"[\s\x00]+")
 _EDGE_COMMENT: Final = re.compile(r"\A\([^()]*+\)|\([^()]*+\)\Z")
+_COMMENT: Final = re.compile(r"\([^()]*+\)")
 _NO_BRACKETS: Final = str.maketrans("", "", "<>")
 _ANGLED: Final = re.compile(r"<([^<>]*+)>")
+_BETWEEN: Final = re.compile(r"[\s,;]+")
 
 
 def normalise_message_id(value: str) -> str | None:
-    """Normal form, without angle brackets: lower case after the last `@`, free of white space and edge comments.
+    """Normal form, without angle brackets: lower case after the last `@`, free of white space and comments.
+
+    Parentheses on the left that are no comment at its edge stay: some programs make ids of them.
 
     Takes what stands between the first `<` and the next `>`, else the trimmed value. None when it is empty, lacks an
     `@`, or is over 998 bytes.
@@ -36,6 +40,8 @@ def normalise_message_id(value: str) -> str | None:
     if "@" not in value or value == "@":
         return None
     local, _, domain = value.rpartition("@")
+    if "(" in domain:
+        domain = _COMMENT.sub("", domain)  # RFC 5322 §4.5.4 allows them there
     value = f"{local}@{domain.lower()}"
     if len(value) * 4 > MAX_ID_BYTES and len(value.encode("utf-8", "replace")) > MAX_ID_BYTES:
         return None
@@ -47,7 +53,7 @@ def parse_references(value: str) -> list[str]:
 
     The last 200 are kept (inbound §10). A value without any angle brackets counts as a list of bare ids.
     """
-    tokens = _ANGLED.findall(value) or value.split()
+    tokens = _ANGLED.findall(value) or _BETWEEN.split(value)
     ids: list[str] = []
     # From the end, because the newest ancestors stand last and only they survive the cap.
     for token in reversed(tokens):

@@ -2,7 +2,7 @@
 
 The scan looks only at header blocks and at lines that begin with two hyphens; bodies are passed by `bytes.find`. It
 never recurses, never raises on content, and stops opening parts at the caps of edge row B2, setting `degraded`.
-Line ends may be CRLF or bare LF, also mixed.
+Line ends may be CRLF or bare LF, also mixed, and bare CR where there is no LF at all.
 """
 
 import re
@@ -18,7 +18,7 @@ from postroom.mail.envelope import render_envelope
 from postroom.mail.header import FIELD, Headers, decode_value
 from postroom.mail.ids import normalise_message_id, parse_references
 
-PARSER_VERSION: Final = 2
+PARSER_VERSION: Final = 3
 """Raised whenever the same bytes would give another tree or other derived values (decision B21)."""
 
 MAX_DEPTH: Final = 32
@@ -33,6 +33,12 @@ _FIELD_LINES: Final = re.compile(rb"(?:(?!--)[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t]
 _FIELD_START: Final = re.compile(rb"(?!--)[!-9;-~]++[ \t]*+:")
 _BLANK_LINE: Final = re.compile(rb"\r*+\n")
 _MBOX_LINE: Final = re.compile(rb">?From [^\n]*+\n")
+# Fields with which a header goes on where something else stands before it.
+_SURE_FIELD: Final = re.compile(
+    rb"(?:return-path|received|delivered-to|date|from|sender|to|cc|reply-to|subject|message-id|mime-version|content-type"
+    rb"|dkim-signature|resent-[a-z-]{2,10}+|x-[!-9;-~]{1,60}+)[ \t]*+:",
+    re.IGNORECASE,
+)
 
 
 @dataclass(slots=True)
@@ -137,7 +143,7 @@ class Message:
 
         All fields of the name count: what one reader checks and another shows must be one list.
         """
-        return read_addresses(self.headers.get_all_raw(name), limit)
+        return read_addresses(self.headers.get_all_raw(name), limit, self.headers.label)
 
     def _addresses(self, name: str) -> list[Address]:
         return self.addresses(name)[0]
@@ -190,9 +196,21 @@ class Message:
 
 def parse(raw: bytes, *, max_depth: int = MAX_DEPTH, max_parts: int = MAX_PARTS) -> Message:
     """Scan `raw` once. Never raises on content; time is linear in its size, memory bounded by the caps."""
-    scan = _Scan(raw, max_depth, max_parts)
+    lines = raw
+    if b"\n" not in raw and b"\r" in raw:
+        lines = raw.replace(b"\r", b"\n")  # the line ends of old Macs; offsets stay what they are
+    scan = _Scan(lines, max_depth, max_parts)
     root, headers = scan.run()
+    headers.label = _label_of(root)
     return Message(root, headers, len(raw), scan.degraded)
+
+
+def _label_of(root: Part) -> str | None:
+    """The charset of a message: that which its first part names."""
+    part = root
+    while "charset" not in part.params and part.is_multipart and part.children:
+        part = part.children[0]
+    return part.params.get("charset")
 
 
 class _Scan:
@@ -288,12 +306,21 @@ class _Scan:
             self.count += 1
             if part.type == "multipart":
                 self._enter_multipart(part)
-            elif part.type == "message" and part.subtype in ("rfc822", "global") and part.encoding in _UNENCODED:
+            elif part.type == "message" and part.subtype in ("rfc822", "global") and self._is_unencoded(part):
                 if len(self.path) < self.max_depth and self.count < self.max_parts:
                     start, is_message = body_start, True
                     continue
                 self.degraded = self.capped = True
             return body_start, first
+
+    def _is_unencoded(self, part: Part) -> bool:
+        """Whether a nested message can be read where it stands (RFC 2046 §5.2.1 allows nothing else)."""
+        if part.encoding in _UNENCODED:
+            return True
+        if part.encoding == "base64" and _SURE_FIELD.match(self.raw, part.body_start):
+            part.encoding = "7bit"  # the label is wrong: a colon is no base64
+            return True
+        return False
 
     def _enter_multipart(self, part: Part) -> None:
         boundary = parameters.boundary(part.params)
@@ -345,8 +372,7 @@ class _Scan:
         is skipped.
         """
         raw = self.raw
-        mbox = _MBOX_LINE.match(raw, start) if is_message else None
-        end = start if mbox is None else mbox.end()
+        end = self._first_line(start) if is_message else start
         while True:
             lines = _FIELD_LINES.match(raw, end)
             end = lines.end() if lines else end
@@ -372,6 +398,20 @@ class _Scan:
             del fields[MAX_FIELDS:]
         return body_start, fields
 
+    def _first_line(self, start: int) -> int:
+        """Where the header of a message begins: after the line of an mbox, and a line that is none of the header."""
+        raw = self.raw
+        mbox = _MBOX_LINE.match(raw, start)
+        if mbox is not None:
+            start = mbox.end()
+        if _FIELD_START.match(raw, start) or _BLANK_LINE.match(raw, start) or raw.startswith(b"--", start):
+            return start
+        after = raw.find(b"\n", start) + 1
+        if after and _SURE_FIELD.match(raw, after):
+            self.degraded = True
+            return after
+        return start
+
 
 _UNENCODED: Final = frozenset({"", "7bit", "8bit", "binary"})
 
@@ -381,12 +421,23 @@ def _make_plain(part: Part) -> None:
 
 
 def _describe(fields: list[tuple[bytes, bytes]], digest: bool) -> Part:
-    """A part without offsets from its Content-* fields; of repeated fields the first counts."""
+    """A part without offsets from its Content-* fields; of repeated fields the first counts.
+
+    Of repeated types the first that is a multipart: a program that wrote parts wrote that one.
+    """
     part = Part(0, 0, 0)
     content: dict[bytes, bytes] = {}
     for name, value in fields:
         if len(name) > 8 and name[7] == 0x2D and name[:8].lower() == b"content-":
-            content.setdefault(name[8:].lower(), value)
+            key = name[8:].lower()
+            if key == b"type" and key in content:
+                kind, _, found = parameters.parse_content_type(parameters.text_of(content[key]))
+                if kind != "multipart" or parameters.boundary(found) is None:
+                    repeated = parameters.parse_content_type(parameters.text_of(value))
+                    if repeated[0] == "multipart" and parameters.boundary(repeated[2]) is not None:
+                        content[key] = value
+            else:
+                content.setdefault(key, value)
     value = content.get(b"type", b"")
     if value:
         part.type, part.subtype, part.params = parameters.parse_content_type(parameters.text_of(value))
@@ -399,7 +450,7 @@ def _describe(fields: list[tuple[bytes, bytes]], digest: bool) -> Part:
             continue
         text = parameters.text_of(raw_value)
         if name == b"transfer-encoding":
-            part.encoding = parameters.parse_token(text) or "7bit"
+            part.encoding = parameters.parse_encoding(text)
         elif not text:
             continue
         elif name == b"disposition":

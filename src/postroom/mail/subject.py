@@ -8,10 +8,16 @@ MAX_SUBJECT_CHARS: Final = 998
 _MAX_PREFIXES: Final = 10
 _MAX_TAG: Final = 40
 
+# The words of §28.11, then those of further languages; an underscore stands for a blank. Two letters that say something
+# else in English (`FS:`, for sale) are left out.
 _WORDS: Final = (
-    "re fw fwd aw wg sv vs vb antw doorst tr rif enc res rv odp pd ynt ilt atb πληρ σχετ ответ 回复 回覆 答复 转发 轉寄"
+    "re fw fwd aw wg sv vs vb antw doorst tr rif enc res rv odp pd ynt ilt atb πληρ σχετ ответ "
+    "回复 回覆 答复 转发 轉寄 "
+    "رد إعادة_توجيه پاسخ השב הועבר απ πρθ отв пересл відп отг препр "
+    "回復 答覆 轉發 转寄 返信 転送 답장 회신 전달 ตอบกลับ ส่งต่อ trả_lời chuyển_tiếp "
+    "antwort rép transf reenv inoltro odg proslj vl vá továbbítás ats pers bls trs yanıt"
 )
-_ANY_WORD: Final = _WORDS.replace(" ", "|")
+_ANY_WORD: Final = "|".join(re.escape(word.replace("_", " ")) for word in _WORDS.split(" "))
 _COUNTER: Final = r"(?:[\[(][0-9]{1,4}[\])])?"
 # A single letter is a prefix only right before a colon and a space, so that `R2D2` stays.
 _PREFIX: Final = re.compile(rf"(?:(?:{_ANY_WORD})\ ?{_COUNTER}\ ?[:：]|[ir]{_COUNTER}[:：](?=\ ))\ *+", re.IGNORECASE)

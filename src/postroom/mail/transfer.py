@@ -8,22 +8,32 @@ from postroom.mail.mime import Part
 
 _BASE64_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 _NOT_BASE64: Final = bytes(set(range(256)) - set(_BASE64_ALPHABET))
+_BLANKS_AND_BASE64: Final = _BASE64_ALPHABET + b" \t\r\n"
 _PADDED_END: Final = re.compile(rb"={0,2}\s*\Z")
 _TRAILING_BLANKS: Final = re.compile(rb"(?<![ \t])[ \t]++(?=\r?\n|\Z)")
 _BLANKS_BEFORE_BREAK: Final = (b" \r\n", b" \n", b"\t\r\n", b"\t\n")
-_LONE_SOFT_CR: Final = re.compile(rb"=\r(?!\n)")
+_BROKEN_SOFT: Final = re.compile(rb"=\r(?:\r++\n?|(?!\n))")
+_FOOTER: Final = re.compile(rb"=[ \t]*+\r?\n(?!\s*+\Z)")
+_INNER_BLANK: Final = re.compile(rb"[^\s][ \t]+[^\s]")
+_MISLABELLED: Final = 0.1
+_LOOK: Final = 2048
+_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _UU_BEGIN: Final = re.compile(rb"(?m)^begin [0-7]{3,4} [^\n]*\n")
 
 
 def decode_base64(data: bytes) -> bytes:
     """RFC 2045 §6.8; characters outside the alphabet are skipped, missing padding is supplied, and padded blocks that
-    were strung together are all decoded."""
+    were strung together are all decoded. Text after the padding is none: mailing lists put their footers there."""
     try:
         pad = data.find(b"=")
         if pad < 0 or _PADDED_END.match(data, pad):
             return binascii.a2b_base64(data)
     except binascii.Error:
         pass
+    if (footer := _FOOTER.search(data)) and data[footer.end() :].translate(None, _BLANKS_AND_BASE64):
+        data = data[: footer.start() + 1]
+    elif (b"-" in data or b"_" in data) and not data.translate(None, _BLANKS_AND_BASE64 + b"-_"):
+        data = data.translate(_URL_SAFE)  # RFC 4648 §5
     blocks: list[bytes] = []
     for block in data.translate(None, _NOT_BASE64).split(b"="):
         spare = len(block) % 4
@@ -39,7 +49,7 @@ def decode_quoted_printable(data: bytes) -> bytes:
     if any(blank in data for blank in _BLANKS_BEFORE_BREAK):
         data = _TRAILING_BLANKS.sub(b"", data)
     if b"=\r" in data:
-        data = _LONE_SOFT_CR.sub(b"=\r\n", data)  # else everything up to the next line feed would be lost
+        data = _BROKEN_SOFT.sub(b"=\r\n", data)  # else everything up to the next line feed would be lost
     return binascii.a2b_qp(data)
 
 
@@ -87,7 +97,15 @@ def decoded(raw: bytes, part: Part, limit: int | None = None) -> bytes:
     """
     end = part.body_end if limit is None else min(part.body_end, part.body_start + limit)
     data = raw[part.body_start : end]
-    return data if part.children else decode(data, part.encoding)
+    if part.children or (part.encoding == "base64" and part.type == "text" and _is_no_base64(data)):
+        return data
+    return decode(data, part.encoding)
+
+
+def _is_no_base64(data: bytes) -> bool:
+    """Whether text that is labelled base64 was never encoded: it has blanks between words."""
+    start = data[:_LOOK]
+    return len(_INNER_BLANK.findall(start)) > len(start) * _MISLABELLED / 2
 
 
 def decoded_size(raw: bytes, part: Part) -> int:

@@ -138,7 +138,8 @@ class _Rewriter:
         if is_message and label and not any(match[1].lower() == b"mime-version" for match in found):
             label = b"MIME-Version: 1.0\r\n" + label  # without it readers may ignore the label, RFC 2045 §4
         at = found[0].start() if found else 0
-        self._out += (block[:at], label)
+        self._loose(block[:at])  # the line of an mbox
+        self._out.append(label)
         for match in found:
             self._loose(block[at : match.start()])
             at = match.end()

@@ -17,6 +17,7 @@ _LINE_OCTETS: Final = 57  # makes 76 characters, RFC 2045 §6.8
 _STEP: Final = 1024 * _LINE_OCTETS
 _SHORT: Final = 64  # octets that are not worth an unreadable form
 _BREAK: Final = re.compile(r"\r\n?|\n")
+_WIDTH: Final = 78  # RFC 5322 §2.1.1
 _FROM: Final = re.compile(rb"(?m)^From ")
 # Controls that have no place in text as it stands: all but tab, line break and form feed.
 _ODD: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
@@ -49,11 +50,12 @@ def has_lone_break(data: bytes) -> bool:
 def encode_text(data: bytes, *, eight_bit: bool = False, forbidden: bytes = b"") -> tuple[str, bytes]:
     """The name of the encoding and the encoded octets of canonical text.
 
-    As it stands only when every line fits (RFC 5322 §2.1.1), no line begins with `From `, which stores of the mbox kind
-    rewrite, and `forbidden` (the beginning of a boundary) does not occur; beyond ASCII only with `eight_bit`. Else
-    as `encode_compactly`.
+    As it stands only when every line has at most 78 octets, as it should (RFC 5322 §2.1.1; paragraphs in one line keep
+    their shape in quoted-printable, whoever wraps lines on the way), no line begins with `From `, which stores of the
+    mbox kind rewrite, and `forbidden` (the beginning of a boundary) does not occur; beyond ASCII only with `eight_bit`.
+    Else as `encode_compactly`.
     """
-    if not (data.isascii() or eight_bit) or not lines_fit(data):
+    if not (data.isascii() or eight_bit) or not lines_fit(data, limit=_WIDTH):
         return encode_compactly(data)
     if _ODD.search(data) or _FROM.search(data) or has_lone_break(data) or (forbidden and forbidden in data):
         return encode_compactly(data)

@@ -112,6 +112,9 @@ def text_leaf(text: str, subtype: str, boundaries: Boundaries, *, eight_bit: boo
 def attachment_leaf(attachment: Attachment, filename: str | None, boundaries: Boundaries) -> Leaf:
     """A file in base64; a message as it stands, because it may not be encoded (RFC 2046 §5.2.1).
 
+    Its name stands twice: as `filename` in the form of RFC 2231, and as `name` in encoded words for the Outlooks and
+    Gmails that read only those.
+
     A message that cannot be sent as it stands (bare line breaks, NUL, lines over 998 octets) becomes
     application/octet-stream, so that its octets stay what they are.
     """
@@ -125,7 +128,7 @@ def attachment_leaf(attachment: Attachment, filename: str | None, boundaries: Bo
             encoding, eight_bit = ("8bit", True) if shape.eight_bit else ("7bit", False)
         else:
             kind, parameters = _OCTET_STREAM, []
-    header = fields.with_parameters("Content-Type", kind, parameters)
+    header = fields.with_parameters("Content-Type", kind, parameters, words=("name", filename) if filename else None)
     header += _disposition(attachment, filename)
     if encoding != "7bit":
         header += f"Content-Transfer-Encoding: {encoding}\r\n".encode("ascii")

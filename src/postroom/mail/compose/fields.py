@@ -125,8 +125,8 @@ def _text_tokens(value: str, room: int, longest: int) -> list[Token]:
     return [*plain[:first], (lead, words[0]), *((" ", word) for word in words[1:]), *plain[last + 1 :]]
 
 
-def encode_words(text: str, room: int = _WORD_LIMIT) -> Iterator[str]:
-    """Encoded words in UTF-8, each at most 75 characters, the first at most `room` if that is worth a word.
+def encode_words(text: str, room: int = _WORD_LIMIT, limit: int = _WORD_LIMIT) -> Iterator[str]:
+    """Encoded words in UTF-8, each at most `limit` characters, the first at most `room` if that is worth a word.
 
     Characters are never split; Q or B is taken by length (RFC 2047 §4, with the alphabet of §5 (3), valid anywhere).
     """
@@ -136,13 +136,13 @@ def encode_words(text: str, room: int = _WORD_LIMIT) -> Iterator[str]:
     if not quoted:
         costs = [len(char.encode()) for char in text]
     if room < _LEAST_ROOM:
-        room = _WORD_LIMIT
+        room = limit
     start = used = 0
     for at, cost in enumerate(costs):
-        inside = min(room, _WORD_LIMIT) - _WORD_FRAME
+        inside = min(room, limit) - _WORD_FRAME
         if used + cost > (inside if quoted else inside // 4 * 3):
             yield _word(text[start:at], quoted)
-            start, used, room = at, 0, _WORD_LIMIT
+            start, used, room = at, 0, limit
         used += cost
     yield _word(text[start:], quoted)
 
@@ -236,15 +236,30 @@ def is_field_name(name: str) -> bool:
     return _FIELD_NAME.fullmatch(name) is not None
 
 
-def with_parameters(name: str, value: str, parameters: Iterable[tuple[str, str]]) -> bytes:
+def with_parameters(
+    name: str, value: str, parameters: Iterable[tuple[str, str]], *, words: tuple[str, str] | None = None
+) -> bytes:
     """A field such as Content-Type: `value`, then parameters, quoted or in the form of RFC 2231.
 
-    ComposeError for a parameter whose name is no token or whose value holds a control character.
+    `words` is one more parameter, in encoded words where it cannot stand as it is: no standard allows that (RFC 2047
+    §5), but it is how programs that know nothing of RFC 2231 name a file. ComposeError for a parameter whose name is no
+    token or whose value holds a control character.
     """
     items = [item for key, text in parameters for item in _parameter(key, refuse_controls(text, name), name)]
     tokens = [(" ", value + (";" if items else ""))]
     tokens += [(" ", item + (";" if at + 1 < len(items) else "")) for at, item in enumerate(items)]
-    return fold(name, tokens)
+    if words is None:
+        return fold(name, tokens)
+    tokens[-1] = (" ", tokens[-1][1].removesuffix(";") + ";")
+    key, text = words[0], refuse_controls(words[1], name)
+    if _stands_as_it_is(key, text):
+        tokens.append((" ", next(_parameter(key, text, name))))
+        return fold(name, tokens)
+    frame = len(f' {key}=""')
+    pieces = list(encode_words(text, FOLD_ENCODED_AT - frame, FOLD_ENCODED_AT - len(' "')))
+    pieces[0] = f'{key}="{pieces[0]}'
+    pieces[-1] += '"'
+    return fold(name, [*tokens, *((" ", piece) for piece in pieces)], FOLD_ENCODED_AT)
 
 
 def _parameter(key: str, value: str, field: str) -> Iterator[str]:
@@ -252,12 +267,11 @@ def _parameter(key: str, value: str, field: str) -> Iterator[str]:
         raise ComposeError(field, Reason.SYNTAX)
     if len(value) > MAX_TEXT_CHARS:
         raise ComposeError(field, Reason.TOO_LONG)
-    room = FOLD_AT - len(key) - 8  # `=""` or `*0*=` and a number, the blank before and the semicolon after
-    if value.isascii() and len(value) <= room and "=?" not in value:
+    if _stands_as_it_is(key, value):
         yield f"{key}={value}" if _PLAIN_VALUE.fullmatch(value) else f"{key}={quote(value)}"
         return
     # RFC 2231 §4.1: segments are numbered from 0, the first names the charset.
-    room -= 3
+    room = _room(key) - 3
     segment, number, whole = "utf-8''", 0, True
     for char in value:
         piece = char if char in _PARAM_PLAIN else "".join(f"%{octet:02X}" for octet in char.encode())
@@ -266,6 +280,14 @@ def _parameter(key: str, value: str, field: str) -> Iterator[str]:
             segment, number, whole = "", number + 1, False
         segment += piece
     yield f"{key}*={segment}" if whole else f"{key}*{number}*={segment}"
+
+
+def _room(key: str) -> int:
+    return FOLD_AT - len(key) - 8  # `=""` or `*0*=` and a number, the blank before and the semicolon after
+
+
+def _stands_as_it_is(key: str, value: str) -> bool:
+    return value.isascii() and len(value) <= _room(key) and "=?" not in value
 
 
 def date(name: str, moment: datetime) -> bytes:
