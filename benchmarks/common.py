@@ -26,6 +26,8 @@ from typing import Any, Final, Self
 
 import psutil
 
+from benchmarks.dns_stub import DnsStub
+
 Row = dict[str, Any]
 """`name`, `value`, `unit`, and where there are: `target`; `peer`, a figure or its `name` and `value`; `better`,
 "higher" or "lower".
@@ -285,6 +287,7 @@ class Server:
         self._roles = roles.split(",")
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
+        self._dns = DnsStub()
         self.host = "127.0.0.1"
         self.smtp_port, self.imap_port, self.http_port = free_ports(3)
         self.directory = Path()
@@ -293,6 +296,7 @@ class Server:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self.directory = stack.enter_context(work_directory("postroom-bench-"))
+            stack.enter_context(self._dns)
             self.seeded = self._seed()
             stack.callback(self.stop)
             self.start()
@@ -434,6 +438,7 @@ class Server:
             "POSTROOM_API_HOST": "localhost",
             "POSTROOM_DATA_DIR": str(self.data_dir),
             "POSTROOM_LOG_LEVEL": "warning",
+            "POSTROOM_RESOLVERS": self._dns.address,
             "POSTROOM__SMTP__HOST": self.host,
             "POSTROOM__SMTP__PORT": str(self.smtp_port),
             "POSTROOM__IMAP__HOST": self.host,

@@ -6,6 +6,7 @@ work of one server process. Nothing is global: whatever a service needs, it is g
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,6 +35,9 @@ from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
+from postroom.net.dns_types import Resolver
+from postroom.net.dns_wire import Options, parse_server, system_servers
+from postroom.net.resolver import CachingResolver, ResolverLimits
 
 log = base_log.get("app")
 
@@ -69,6 +73,8 @@ class Core:
     relays: Relays
     mailboxes: Mailboxes
     announce: Announce
+    resolver: Resolver
+    """Asks the DNS, and remembers what it said."""
     directory_changed: Callable[[str], None]
     """Tells every process what its directory is to forget."""
 
@@ -106,9 +112,10 @@ async def open_core(
     random: Callable[[int], bytes] = os.urandom,
     migrate: bool = True,
     writing_process: bool = False,
+    resolver: Resolver | None = None,
 ) -> AsyncIterator[Core]:
     """Everything below the listeners, ready to use; closed when the context ends. `writing_process` is for servers,
-    which write much (see `blobs.writing_process`).
+    which write much (see `blobs.writing_process`). `resolver` answers instead of the DNS, and stays the caller's.
 
     Raises MigrationError, DeploymentMismatch, MarkerMismatch or DatabaseUnavailable, whose words are for the operator.
     """
@@ -131,6 +138,10 @@ async def open_core(
         )
         passwords = Passwords()
         stack.callback(passwords.close)
+        if resolver is None:
+            own = await asyncio.to_thread(make_resolver, settings, clock)  # the system's name servers are in a file
+            stack.push_async_callback(own.aclose)
+            resolver = own
         verifier = KeyVerifier(database, clock, secrets.key_pepper)
         announce = IdentityAnnouncer(ids)
         directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
@@ -158,8 +169,26 @@ async def open_core(
             relays=Relays(database, ids, clock, mailbox_rows),
             mailboxes=mailboxes,
             announce=announce,
+            resolver=resolver,
             directory_changed=directory_changed,
         )
+
+
+def make_resolver(settings: Settings, clock: Clock) -> CachingResolver:
+    """What asks the DNS, as the settings want it; reads the system's name servers from a file."""
+    dns = settings.dns
+    servers = [parse_server(text) for text in dns.resolvers] or list(system_servers()) or [parse_server("127.0.0.1")]
+    return CachingResolver(
+        clock,
+        servers,
+        limits=ResolverLimits(
+            timeout_secs=dns.timeout_secs,
+            attempts=dns.attempts,
+            cache_ttl_secs=dns.cache_ttl_secs,
+            negative_ttl_secs=dns.negative_ttl_secs,
+        ),
+        options=Options(tcp_fallback=dns.tcp_fallback),
+    )
 
 
 def _database(settings: Settings, url: str) -> Database:

@@ -28,6 +28,7 @@ from postroom.directory.resolver import Directory
 from postroom.directory.service.addresses import Addresses
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
+from postroom.inbound.judging import Judge, JudgingRules, Published
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Addressee, Door, Reception
@@ -37,6 +38,7 @@ from postroom.mailbox.models import Appended, MailboxRef
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.sweep import MESSAGE_KEYS, BlobSweep
+from postroom.mailbox.verifications import prune_verifications
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.outbound.queue import prune_attempts
@@ -81,6 +83,20 @@ class Serving(Protocol):
     async def drain(self, timeout: float) -> None: ...
     @property
     def port(self) -> int: ...
+
+
+def judge_of(core: Core, published: Published) -> Judge:
+    """What judges mail from outside, as the settings want it; and our own, by our own keys."""
+    policy = core.settings.policy
+    rules = JudgingRules(
+        spf=policy.spf_enabled,
+        spf_max_lookups=policy.spf_max_lookups,
+        dkim=core.settings.dkim.verify_inbound,
+        dmarc=policy.dmarc_enabled,
+        tell=policy.add_auth_results,
+        trusted_id=policy.trusted_authserv_id,
+    )
+    return Judge(core.resolver, core.clock, rules, hostname=core.settings.server.hostname, published=published)
 
 
 class Node:
@@ -131,6 +147,7 @@ class Node:
             version=__version__,
             local_mailbox=self._local_mailbox,
             tokens=TokenReader(ThreadTokens(core.signing_keys, core.clock), core.clock, core.secrets.hash_key),
+            judge=judge_of(core, lambda name: self.mail_out.keys.published(name)),
         )
         self.forwarding = forwarding_of(core, self.parser, self.local_domains.has, lambda: self.mail_out.outlet)
         self.return_paths = return_paths_of(core)
@@ -384,6 +401,9 @@ class Node:
         async def events() -> None:
             await prune_events(core.database, core.clock.now() - KEPT)
 
+        async def verifications() -> None:
+            await prune_verifications(core.database, core.clock.now())
+
         async def sends() -> None:
             await self.mail_out.sending.ledger.prune()
 
@@ -412,6 +432,7 @@ class Node:
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
             Periodic("prune_events", timedelta(minutes=10), events),
+            Periodic("prune_verifications", timedelta(minutes=10), verifications),
             Periodic("prune_sends", timedelta(minutes=10), sends),
             Periodic("prune_attempts", timedelta(minutes=10), attempts),
             Periodic("clear_relays", timedelta(minutes=10), relays),

@@ -25,9 +25,7 @@ from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
-from postroom.net.dns_wire import Options, parse_server, system_servers
 from postroom.net.mx import RoutePolicy
-from postroom.net.resolver import CachingResolver, ResolverLimits
 from postroom.outbound.accept import Acceptance, Also
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
@@ -269,7 +267,6 @@ class MailOut:
         self._retries = RetryPolicy(settings.queue.retry_schedule_secs, settings.queue.max_attempts)
         self._dispatcher: Dispatcher | None = None
         self._notices: BounceWriter | None = None
-        self._resolver: CachingResolver | None = None
 
     def wake(self) -> None:
         """Something was accepted: tell the workers of all processes."""
@@ -284,8 +281,7 @@ class MailOut:
     async def run(self) -> None:
         """The worker's part: hand over what is due, until cancelled; drained before, it only waits for that."""
         if self._dispatcher is None:
-            # What the system says of name servers is in files.
-            self._dispatcher = await asyncio.to_thread(self._make_dispatcher)
+            self._dispatcher = self._make_dispatcher()
         await self._dispatcher.run()
         await asyncio.Event().wait()
 
@@ -297,8 +293,6 @@ class MailOut:
         """Finish what is under way, within `timeout` seconds."""
         if self._dispatcher is not None:
             await self._dispatcher.drain(timeout)
-        if self._resolver is not None:
-            await self._resolver.aclose()
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -382,7 +376,7 @@ class MailOut:
                         attempt=queue.delivery_timeout_secs,
                     ),
                 ),
-                self._make_resolver(),
+                core.resolver,
                 breakers,
                 random=random.random,
                 new_id=lambda _: f"direct:{core.ids.ulid()}",
@@ -408,24 +402,6 @@ class MailOut:
             )
             transports[RouteKind.SMARTHOST] = Smarthost(config, breakers, core.clock)
         return transports
-
-    def _make_resolver(self) -> CachingResolver:
-        dns = self._core.settings.dns
-        servers = (
-            [parse_server(text) for text in dns.resolvers] or list(system_servers()) or [parse_server("127.0.0.1")]
-        )
-        self._resolver = CachingResolver(
-            self._core.clock,
-            servers,
-            limits=ResolverLimits(
-                timeout_secs=dns.timeout_secs,
-                attempts=dns.attempts,
-                cache_ttl_secs=dns.cache_ttl_secs,
-                negative_ttl_secs=dns.negative_ttl_secs,
-            ),
-            options=Options(tcp_fallback=dns.tcp_fallback),
-        )
-        return self._resolver
 
 
 __all__ = [

@@ -33,6 +33,7 @@ def place(tmp_path: Path) -> tuple[Path, int]:
         f'env = "local"\nplatform_domain = "agents.example"\n[smtp]\nhost = "127.0.0.1"\nport = {base + 1}\n'
         f'submission_port = {base + 3}\nsmtps_port = {base + 4}\n[lmtp]\nlisten = "{tmp_path / "lmtp"}"\n'
         f'[imap]\nhost = "127.0.0.1"\nport = {base + 2}\n[api]\nhost = "127.0.0.1"\nport = {base}\n'
+        '[dns]\nresolvers = ["127.0.0.1:9"]\n'
     )
     return data_dir, base
 

@@ -115,6 +115,6 @@ def test_cut_utf8(text: str, limit: int) -> None:
 
 
 def test_trust_shows_its_own_flags_only() -> None:
-    shown = trust("unverified", "list", ("parse_degraded", "hidden_text", "thread_join_unverified"))
+    shown = trust("unverified", None, "list", ("parse_degraded", "hidden_text", "thread_join_unverified"))
     assert shown["flags"] == ["hidden_text", "thread_join_unverified"]
     assert shown["automated"] is True

@@ -10,6 +10,7 @@ from typing import Any
 
 from postroom.accounts.signing_keys import Purpose, SigningKey
 from postroom.base.clock import Clock
+from postroom.inbound.judging import Judgement
 from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailbox.ingest import Delivery, Failure, IngestError
 from postroom.mailbox.models import Appended, FolderKey, GroupOutcome, NewMessage, Refusal, Refused
@@ -51,6 +52,19 @@ class FakeKeys:
 def reader(clock: Clock, keys: FakeKeys | None = None) -> TokenReader:
     """What reads tokens of those keys."""
     return TokenReader(ThreadTokens(keys or FakeKeys(), clock), clock, b"h" * 32)
+
+
+@dataclass(slots=True)
+class FakeJudge:
+    """Says the same of every message."""
+
+    judgement: Judgement = field(default_factory=lambda: Judgement("pass", None))
+
+    async def judge(self, envelope: Envelope[Any], raw: bytes, /) -> Judgement:
+        return self.judgement
+
+    def purge(self, raw: bytes, /) -> bytes:
+        return raw
 
 
 @dataclass(slots=True)

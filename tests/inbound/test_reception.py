@@ -9,6 +9,7 @@ import pytest
 from postroom.accounts.models import Mode
 from postroom.directory.models import Forward, IdentityKind, Recipient, Refusal
 from postroom.directory.rules import UNKNOWN
+from postroom.inbound.judging import NOT_JUDGED, Judgement
 from postroom.inbound.reception import Addressee, Passage, Reception, Taking
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.replies import LOCAL_ERROR, Reply, queued
@@ -43,7 +44,7 @@ class FakeDoor:
             return None
         return UNKNOWN if mail_from == "nobody@example.com" else Passage(self, address, None)
 
-    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement) -> Taking | Reply:
         if self.refusal is not None and b"Hello" in raw:
             return self.refusal
 
@@ -59,11 +60,23 @@ class FakeReceiver:
         self.reply = reply
         self.taken: list[tuple[str, ...]] = []
 
-    async def receive(self, envelope: Envelope[Any], raw: bytes, *, loopback: int | None = None) -> Reply:
+    async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
+        return NOT_JUDGED
+
+    async def receive(
+        self,
+        envelope: Envelope[Any],
+        raw: bytes,
+        *,
+        loopback: int | None = None,
+        judgement: Judgement | None = None,
+    ) -> Reply:
         self.taken.append(tuple(address for address, _ in envelope.recipients))
         return self.reply
 
-    async def receive_each(self, envelope: Envelope[Any], raw: bytes) -> tuple[Reply, ...]:
+    async def receive_each(
+        self, envelope: Envelope[Any], raw: bytes, *, judgement: Judgement | None = None
+    ) -> tuple[Reply, ...]:
         self.taken.append(tuple(address for address, _ in envelope.recipients))
         return tuple(GONE if address.startswith("gone") else self.reply for address, _ in envelope.recipients)
 

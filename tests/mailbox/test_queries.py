@@ -249,7 +249,7 @@ async def test_a_page_takes_as_many_statements_whatever_its_length(world: World)
     for limit in (2, 50):
         counting.statements.clear()
         assert len(await queries.list_messages(world.ref, MessageFilter(), limit=limit)) == limit
-        assert len(counting.statements) == 3
+        assert len(counting.statements) == 4
     for limit in (2, 25):
         counting.statements.clear()
         assert len(await queries.list_threads(world.ref, ThreadFilter(), limit=limit)) == limit

@@ -20,6 +20,7 @@ from postroom.directory import Aliases, NewMailbox, Relays
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Alias
 from postroom.directory.models import Refusal as DirectoryRefusal
+from postroom.inbound.judging import NOT_JUDGED, Judgement
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Addressee, Reception
 from postroom.mailbox.ingest import Ingest
@@ -52,6 +53,9 @@ HOSTNAME = "mx.agents.example"
 OWN = "acme.example"
 """A domain of the office's tenant."""
 BINARY = "BODY=BINARYMIME"
+
+
+REJECT = Judgement("fail", {"dmarc": {"result": "fail", "policy": "reject"}})
 
 
 @dataclass
@@ -90,8 +94,11 @@ class Crossroads:
             raise failure
         return accepted
 
-    async def forbids(self, envelope: Envelope[Any], content: Any) -> bool:
-        return self.refused_by_policy
+    async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
+        return REJECT if self.refused_by_policy else NOT_JUDGED
+
+    def purge(self, raw: bytes) -> bytes:
+        return raw
 
     async def resolve(self, address: str, session: SessionInfo) -> Addressee | Refusal:
         found = await self.reception.resolve(address, session.mail_from)
@@ -274,7 +281,6 @@ async def crossroads(db: Database, clock: ManualClock, ids: IdGenerator, path: P
             is_local=domains.has,
             accept=made.accept,
             route=made.routes.route,
-            forbids=made.forbids,
         )
         receiver = Receiver(
             *(ingest, office.parser, clock, ids),
@@ -282,6 +288,7 @@ async def crossroads(db: Database, clock: ManualClock, ids: IdGenerator, path: P
             version="1",
             local_mailbox=office.directory.owner_of,
             tokens=reader(clock),
+            judge=made,
         )
         made.reception = Reception(
             office.directory.resolve, receiver, (made.forwarding,), onward=made.forwarding.onward

@@ -121,7 +121,7 @@ def message(**changes: Any) -> MessageView:
         "labels": (),
         "read": False,
         "kind": "normal",
-        "verdict": "unverified",
+        "verdict": "pass",
         "facts": (),
         "rfc_message_id": "m1@example.com",
         "in_reply_to": None,
@@ -129,6 +129,10 @@ def message(**changes: Any) -> MessageView:
         "blob_key": "",
         "raw_size": 1,
         "prefix_len": 0,
+        "language": None,
+        "auth": None,
+        "automated": None,
+        "refs": (),
     }
     return MessageView(**{**values, **changes})
 
@@ -236,7 +240,8 @@ def test_who_has_to_know_their_recipients() -> None:
 
 @pytest.mark.covers("edge:E2", "FR-OUT-13")
 @pytest.mark.parametrize(
-    ("verdict", "known"), [("pass", True), ("unverified", True), ("fail", False), ("none", False), ("softfail", False)]
+    ("verdict", "known"),
+    [("pass", True), ("unverified", False), ("fail", False), ("none", False), ("softfail", False)],
 )
 def test_whoever_is_answered_must_not_be_forged(verdict: str, known: bool) -> None:
     careful = replace(IDENTITY, send_policy={})

@@ -320,7 +320,7 @@ async def received(office: PostOffice, more: str = "", kind: str = "normal") -> 
         " is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at, kind, verdict, facts,"
         " parser_version, envelope, body_structure, part_tree)"
         " VALUES ($1, 900, $3, $2, 900, 'mx', 'inbound', 'received', 'q@example.com', '{}', $4, $4, 't/k', $5, 0,"
-        " 'ann@example.com', false, true, '', '', '', now(), now(), $6, 'unverified', '{}', 9, '', '', '')",
+        " 'ann@example.com', false, true, '', '', '', now(), now(), $6, 'pass', '{}', 9, '', '', '')",
         *(robot.tenant_id, robot.id, office.ids.new("msg"), b"x" * 32, len(raw), kind),
     )
 

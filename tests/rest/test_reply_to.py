@@ -33,6 +33,7 @@ from postroom.outbound.transports.local import Local
 from postroom.smtp.envelope import Envelope
 from tests.mailbox.letters import check_mailbox
 from tests.outbound.mail_room import in_process, unsigned
+from tests.inbound.fakes import FakeJudge
 from tests.rest.contract import check
 from tests.rest.sender import ANNA, BODY, OWN, Sender, code, letter, make_sender
 from tests.rest.test_sending_crashes import submitted
@@ -63,6 +64,7 @@ class Post:
             version="1",
             local_mailbox=directory.owner_of,
             tokens=reader,
+            judge=FakeJudge(),
         )
         return cls(sender, keys, reader, Reception(directory.resolve, receiver))
 

@@ -102,6 +102,7 @@ def environment(data_dir: Path, ports: Mapping[str, int], extra: Mapping[str, st
         "POSTROOM_ENV": "local",
         "POSTROOM_PLATFORM_DOMAIN": DOMAIN,
         "POSTROOM_DATA_DIR": str(data_dir),
+        "POSTROOM_RESOLVERS": f"{HOST}:9",  # where nobody answers, at once
         "POSTROOM_SMTP_HOST": HOST,
         "POSTROOM_SMTP_PORT": str(ports["smtp"]),
         "POSTROOM_SMTP_SUBMISSION_PORT": "0",

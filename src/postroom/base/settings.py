@@ -90,6 +90,7 @@ _ALIASES: Final = {
     "POSTROOM_TLS_KEY": "tls.key_path",
     "POSTROOM_MAX_MESSAGE_BYTES": "limits.max_message_size",
     "POSTROOM_RESOLVERS": "dns.resolvers",
+    "POSTROOM_TRUSTED_AUTHSERV_ID": "policy.trusted_authserv_id",
     "POSTROOM_MARKETING_DIRECT": "outbound.marketing_direct",
 }
 # Read by other parts: where the file is, and the secrets (see `base.secrets`).

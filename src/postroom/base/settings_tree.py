@@ -258,13 +258,32 @@ class OutboundSettings(_Section):
 
 
 class DkimSettings(_Section):
-    """Signatures of mail that leaves; every domain that we send for signs (D2)."""
+    """Signatures: of mail that leaves, where every domain that we send for signs (D2), and of mail that comes in."""
+
+    verify_inbound: bool = True
+    """Whether the signatures of mail from outside are verified, those of ARC included."""
 
     algorithm: DkimAlgorithm = DkimAlgorithm.RSA_SHA256
     """What new keys are made for: `rsa-sha256`, which everybody can verify, or `ed25519-sha256`."""
     second_signature: bool = False
     """Whether mail is signed a second time, with Ed25519, beside RSA. Publish its records first: `postroom dkim show
     --second`."""
+
+
+class PolicySettings(_Section):
+    """How mail from outside is judged (mail-server B4). Nothing is refused for it; verdicts are recorded and told."""
+
+    spf_enabled: bool = True
+    """Whether the sender's domain is asked which hosts may send for it."""
+    spf_max_lookups: Annotated[int, Field(ge=1, le=20)] = 10
+    """How many terms of an SPF record may ask the DNS; the standard says ten."""
+    dmarc_enabled: bool = True
+    """Whether the author's domain is asked for its policy; without it no message has a verdict but `unverified`."""
+    add_auth_results: bool = True
+    """Whether the results are written before the message, as `Authentication-Results`."""
+    trusted_authserv_id: str = ""
+    """The authserv-id of a mail server before this one, whose results are believed on mail that it hands over by LMTP;
+    nobody's when empty."""
 
 
 class DnsSettings(_Section):
@@ -394,6 +413,7 @@ class Settings(_Section):
     queue: QueueSettings = QueueSettings()
     outbound: OutboundSettings = OutboundSettings()
     dkim: DkimSettings = DkimSettings()
+    policy: PolicySettings = PolicySettings()
     dns: DnsSettings = DnsSettings()
     imap: ImapSettings = ImapSettings()
     api: ApiSettings = ApiSettings()

@@ -15,14 +15,17 @@ from email.headerregistry import Address
 from pathlib import Path
 from typing import Protocol
 
-from postroom.app import open_core, open_postgres
+from postroom.app import make_resolver, open_core, open_postgres
+from postroom.base.clock import SystemClock
 from postroom.base.secrets import ensure_secrets, load_secrets
 from postroom.base.settings import Settings
 from postroom.demo import place, story
 from postroom.demo.clients import deliver
+from postroom.demo.names import zone
 from postroom.demo.place import Cast, Ports
 from postroom.demo.samples import samples
 from postroom.demo.seed import AGENT, PERSON, seed
+from postroom.net.known_names import KnownNames
 from postroom.node import Node
 from postroom.supervisor import stop_on_signals
 
@@ -117,7 +120,12 @@ async def _running(
             url = await stack.enter_async_context(open_postgres(settings))
             # The database is this demo's now. Written before, it would tell another that runs here of wrong ports.
             await asyncio.to_thread(place.write_private, directory / place.CONFIG, place.config_text(ports))
-            core = await stack.enter_async_context(open_core(settings, load_secrets(directory, {}), url))
+            outside = await asyncio.to_thread(make_resolver, settings, SystemClock())
+            stack.push_async_callback(outside.aclose)
+            known = KnownNames(zone(), outside)
+            core = await stack.enter_async_context(
+                open_core(settings, load_secrets(directory, {}), url, resolver=known)
+            )
         up()
         with watch("a tenant, a person, an agent and a key"):
             cast, began = await seed(core, place.read_known(directory))

@@ -14,7 +14,7 @@ from email import message_from_bytes
 from email.policy import default
 from typing import Final
 
-from postroom.demo import hostile, reading, writing
+from postroom.demo import hostile, judging, reading, writing
 from postroom.demo.clients import deliver, idling
 from postroom.demo.place import Cast, Ports
 from postroom.demo.samples import Sample, pdf
@@ -131,6 +131,7 @@ def _ms(seconds: float) -> str:
 STEPS: Final[tuple[tuple[str, Step], ...]] = (
     ("SMTP to the agent while a REST wait is open", _mail_reaches_the_agent),
     ("the message over REST", _message_is_whole),
+    ("who wrote it: one passes, a forgery does not", judging.authors_are_known),
     ("SMTP to the person while IMAP IDLE listens", _idle_sees_it),
     ("FETCH of envelope, structure, parts and partials", reading.fetch),
     ("flags and labels, IMAP to REST and back", reading.flags),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -15,6 +16,11 @@ from postroom.mailbox.rules import labels
 API_VERSION: Final = "2026-10-01"
 DEFAULT_TEXT_BYTES: Final = 16_384
 """`policy.webhook_text_bytes`: how much of `extracted_text` an event carries."""
+
+AUTOMATED: Final = frozenset({"dsn", "mdn", "list", "automated"})
+"""Kinds of message that are never answered by themselves (inbound.md §16)."""
+
+NOT_EVALUATED: Final = MappingProxyType(dict.fromkeys(("spf", "dkim", "dmarc", "arc"), "none"))
 
 TRUST_FLAGS: Final = frozenset(
     {
@@ -89,7 +95,7 @@ def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
     data = {
         "message": _summary(message, placed),
         "thread_id": placed.thread_id,
-        "trust": trust(content.verdict, content.kind, placed.facts),
+        "trust": trust(content.verdict, content.auth, content.kind, placed.facts),
         "extracted_text": text,
         "extracted_text_truncated": truncated,
         "attachments": [
@@ -213,19 +219,15 @@ def _code(code: int | None) -> str | None:
     return None if code is None else str(code)
 
 
-def trust(verdict: str, kind: str, facts: tuple[str, ...]) -> dict[str, Any]:
-    """The Trust object of a message that nobody authenticated yet: every method says `none`, the verdict
-    `unverified`."""
+def trust(verdict: str, auth: Mapping[str, Any] | None, kind: str, facts: tuple[str, ...]) -> dict[str, Any]:
+    """The Trust object of a message; where nothing was evaluated every method says `none`."""
     return {
         "verdict": verdict,
-        "spf": "none",
-        "dkim": "none",
-        "dmarc": "none",
-        "arc": "none",
+        **(NOT_EVALUATED if auth is None else auth.get("summary", NOT_EVALUATED)),
         "known_sender": False,
         "quarantined": False,
         "spam_score": None,
-        "automated": kind != "normal",
+        "automated": kind in AUTOMATED,
         "flags": [fact for fact in facts if fact in TRUST_FLAGS],
     }
 

@@ -11,6 +11,7 @@ from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.events.catalogue import message_received
+from postroom.inbound.judging import LOOPED_BACK, NOT_JUDGED, Judgement, Judging
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import TokenReader
 from postroom.mail.compose.reply import without_detail
@@ -108,6 +109,7 @@ class Receiver:
         version: str,
         local_mailbox: LocalMailbox,
         tokens: TokenReader,
+        judge: Judging | None = None,
     ) -> None:
         self._ingest = ingest
         self._parser = parser
@@ -117,19 +119,35 @@ class Receiver:
         self._version = version
         self._local_mailbox = local_mailbox
         self._tokens = tokens
+        self._judge = judge
+
+    async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
+        """What is known of who sent it."""
+        return NOT_JUDGED if self._judge is None else await self._judge.judge(envelope, raw)
 
     async def receive(
-        self, envelope: Envelope[T], raw: bytes, *, handling: Handling | None = None, loopback: int | None = None
+        self,
+        envelope: Envelope[T],
+        raw: bytes,
+        *,
+        handling: Handling | None = None,
+        loopback: int | None = None,
+        judgement: Judgement | None = None,
     ) -> Reply:
         """Store the message for all its recipients or for none; the reply is given after the commit.
 
         `loopback` is the test tenant (its key) that composed the message here: for mailboxes of that tenant it needs
-        no authentication (inbound §30, edge L3).
+        no authentication (inbound §30, edge L3). `judgement`, where there is one already, is of the same octets.
         """
         if loops(raw):
             log.info("message_refused", connection_id=envelope.connection_id, reason="loop")
             return replies.MAIL_LOOP
         named = [target for _, target in envelope.recipients]
+        if judgement is None:
+            alone = all(target.tenant_id == loopback for target in named)
+            judgement = LOOPED_BACK if alone else await self.judge(envelope, raw)
+        if self._judge is not None:
+            raw = self._judge.purge(raw)
         received_at = self._clock.now()
         prefix = trace_header(
             return_path=envelope.mail_from,
@@ -142,12 +160,13 @@ class Receiver:
             connection_id=envelope.connection_id,
             recipient=_names(named[0])[0] if len(named) == 1 else None,
             received_at=received_at,
+            results=judgement.field,
         )
         ids = {target.mailbox_id: self._ids.new("msg") for target in named}
         try:
             # The bytes go to the disk while the message is described.
             with self._ingest.begin((prefix, raw), list(_keys(named, ids).values())) as ticket:
-                content = await self._parser.describe(prefix, raw, received_at)
+                content = judged(await self._parser.describe(prefix, raw, received_at), judgement)
                 if handling is not None:
                     content = handling.apply(content)
                 filings = await self._filings(named, content.sender, envelope.mail_from)
@@ -170,14 +189,17 @@ class Receiver:
         )
         return replies.queued(outcome[0].message_id)
 
-    async def receive_each(self, envelope: Envelope[T], raw: bytes) -> tuple[Reply, ...]:
+    async def receive_each(
+        self, envelope: Envelope[T], raw: bytes, *, judgement: Judgement | None = None
+    ) -> tuple[Reply, ...]:
         """Store the message for those recipients whose mailboxes take it, over LMTP; a reply for each (RFC 2033 §4.2).
 
         Together while that goes, since then there is one file and one transaction for all. Only what is true of one
         mailbox and not of the others, that it is full, is found out for each.
         """
         recipients = envelope.recipients
-        together = await self.receive(envelope, raw)
+        judgement = judgement or await self.judge(envelope, raw)
+        together = await self.receive(envelope, raw, judgement=judgement)
         boxes = {(target.tenant_id, target.mailbox_id) for _, target in recipients}
         if together != MAILBOX_FULL or len(boxes) == 1:
             return (together,) * len(recipients)
@@ -187,6 +209,7 @@ class Receiver:
                     recipients=tuple(one for one in recipients if (one[1].tenant_id, one[1].mailbox_id) == box)
                 ),
                 raw,
+                judgement=judgement,
             )
             for box in sorted(boxes)
         }
@@ -291,6 +314,12 @@ class Receiver:
         return wanted
 
 
+def judged(content: Content, judgement: Judgement) -> Content:
+    """The content with its verdict. What confirms a sign-up does so only for whom it is known to come from (E4)."""
+    kept = content.verifications if judgement.verdict == "pass" else ()
+    return replace(content, verdict=judgement.verdict, auth=judgement.auth, verifications=kept)
+
+
 def loops(raw: bytes) -> bool:
     """Whether the message has come through this server too often (A6); its `Received` lines the listener counts.
 
@@ -325,7 +354,7 @@ def transmission_of(envelope: Envelope[Any]) -> str:
 
 
 def _looped_back(content: Content) -> Content:
-    return replace(content, verdict="pass", facts=(*content.facts, LOOPBACK))
+    return replace(judged(content, LOOPED_BACK), facts=(*content.facts, LOOPBACK))
 
 
 def _names(target: Target) -> tuple[str, ...]:

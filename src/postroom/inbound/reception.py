@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from postroom.directory.models import Forward, Recipient, Refusal
 from postroom.directory.rules import UNAVAILABLE
+from postroom.inbound.judging import Judgement
 from postroom.inbound.receive import Receiver, loops
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope
@@ -30,9 +31,9 @@ class Door(Protocol):
         """None for an address that is not of this kind. `mail_from` is empty for the null sender."""
         ...
 
-    async def prepare(self, envelope: Envelope[Passage], raw: bytes, /) -> Taking | Reply:
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement, /) -> Taking | Reply:
         """Decide on the message for these passages, all of this door, before anything is stored for anybody: what takes
-        it, or the refusal, which is everybody's."""
+        it, or the refusal, which is everybody's. `judgement`: what is known of who sent it."""
         ...
 
 
@@ -89,13 +90,15 @@ class Reception:
             return await self._receiver.receive(_mailboxes(envelope), raw, loopback=loopback)
         if loops(raw):
             return replies.MAIL_LOOP
+        judgement = await self._receiver.judge(envelope, raw)
         takings: list[Taking] = []
         for door, mine in passages.items():
-            prepared = await door.prepare(_for(envelope, mine), raw)
+            prepared = await door.prepare(_for(envelope, mine), raw, judgement)
             if isinstance(prepared, Reply):
                 return prepared
             takings.append(prepared)
-        reply = await self._receiver.receive(_for(envelope, boxes), raw, loopback=loopback) if boxes else None
+        mailboxes = _for(envelope, boxes)
+        reply = await self._receiver.receive(mailboxes, raw, loopback=loopback, judgement=judgement) if boxes else None
         if reply is not None and reply.is_failure:
             return reply
         for take in takings:
@@ -110,12 +113,15 @@ class Reception:
         """Take the message over LMTP: a reply for each recipient (RFC 2033 §4.2)."""
         boxes, passages = _sorted(envelope)
         answers: dict[int, Reply] = {}
+        judgement = await self._receiver.judge(envelope, raw)
         if boxes:
-            answers |= zip(boxes, await self._receiver.receive_each(_for(envelope, boxes), raw), strict=True)
+            mine_first = _for(envelope, boxes)
+            stored = await self._receiver.receive_each(mine_first, raw, judgement=judgement)
+            answers |= zip(boxes, stored, strict=True)
         looping = bool(passages) and loops(raw)
         for door, mine in passages.items():
             for at in mine:
-                prepared = replies.MAIL_LOOP if looping else await door.prepare(_for(envelope, [at]), raw)
+                prepared = replies.MAIL_LOOP if looping else await door.prepare(_for(envelope, [at]), raw, judgement)
                 answers[at] = prepared if isinstance(prepared, Reply) else await prepared()
         return tuple(answers[at] for at in range(len(envelope.recipients)))
 

@@ -32,17 +32,25 @@ class Checks:
 
     __slots__ = ("_arc", "_author", "_body", "_dkim", "_fields", "_sender")
 
-    def __init__(self, header: bytes, *, now: int, author: str | None, sender: str | None) -> None:
+    def __init__(
+        self,
+        header: bytes,
+        *,
+        now: int,
+        author: str | None,
+        sender: str | None,
+        fields: Sequence[HeaderField] | None = None,
+    ) -> None:
         """`header`: the header block as received, its blank line included or not; `now`: seconds since 1970.
 
         `author`: the domain of From (`dmarc.author_domain`); `sender`: the domain that SPF is about, to know what will
-        be asked. Both None where there is none.
+        be asked. Both None where there is none. `fields`: those of the header, where `parse_fields` has them already.
         """
-        fields: Sequence[HeaderField] | None
-        try:
-            fields = parse_fields(header, mbox=True)
-        except MalformedHeaderError:
-            fields = None
+        if fields is None:
+            try:
+                fields = parse_fields(header, mbox=True)
+            except MalformedHeaderError:
+                fields = None
         self._fields = fields or ()
         self._author = author
         self._sender = sender

@@ -4,6 +4,7 @@ Both are lenient in the same way: the version stands first and is exact, all oth
 that has them, and a record whose policy cannot be read still asks for reports.
 """
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ def is_record(text: bytes) -> bool:
     return _VERSION.match(text) is not None
 
 
+@functools.lru_cache(256)  # the records of those who write much
 def parse_record(text: bytes) -> Record | None:
     """Read a record; None for one that is not DMARC's, or whose policy is unreadable and that wants no reports.
 

@@ -1,5 +1,6 @@
 """SPF records, read whole before anything is evaluated (RFC 7208 §4.5, §4.6, §5, §6, §12). Takes linear time."""
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ def choose_record(texts: Sequence[bytes]) -> bytes | None:
     return found[0] if found else None
 
 
+@functools.lru_cache(256)  # the records of those who write much
 def parse_record(text: bytes) -> SpfRecord:
     """Read a record. Raises `SpfError`, with the term at fault."""
     if len(text) > MAX_RECORD_BYTES:

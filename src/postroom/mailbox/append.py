@@ -8,7 +8,7 @@ duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from postroom.db.pool import Connection
@@ -47,6 +47,8 @@ from postroom.mailbox.rules import is_own
 
 MAX_REFERENCE_LOOKUPS: Final = 50
 MAX_UID: Final = 2**32 - 1
+VERIFICATION_LIFE: Final = timedelta(hours=24)
+"""For how long a code or link is offered (inbound.md §20)."""
 _FACTS: Final = [name for name, _ in sql.NEW.columns].index("facts")
 
 _BY_HEADERS: Final = Filing()
@@ -69,6 +71,8 @@ class _Batch:
         self.new: list[tuple[object, ...]] = []
         self.recipients: list[tuple[object, ...]] = []
         self.attachments: list[tuple[object, ...]] = []
+        self.refs: list[tuple[object, ...]] = []
+        self.verifications: list[tuple[object, ...]] = []
         self.events: list[tuple[object, ...]] = []
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -331,7 +335,15 @@ class _Batch:
                     part.size,
                     part.disposition,
                     part.content_id,
+                    part.sniffed_type,
+                    part.risk,
                 )
+            )
+        self.refs += ((n, ref.kind, ref.value, ref.source) for ref in m.content.refs)
+        if m.content.verifications:
+            expires_at = m.received_at + VERIFICATION_LIFE
+            self.verifications += (
+                (n, found.kind, found.value, found.sender_domain, expires_at) for found in m.content.verifications
             )
         if m.announce is not None:
             box.event_seq += 1
@@ -366,6 +378,8 @@ class _Batch:
             [thread_row(self.boxes[box_id], t) for (box_id, _), t in self.threads.items() if t.dirty],
             self.recipients,
             self.attachments,
+            self.refs,
+            self.verifications,
             self.events,
             [folder_row(f) for f in {f.id: f for f in self.folders.values() if f.dirty}.values()],
             [box_row(box) for box in dirty_boxes],

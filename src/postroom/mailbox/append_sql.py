@@ -94,7 +94,7 @@ NEW: Final = RowSet(
     is_primary_recipient bool, subject text, subject_fold text, snippet text, sent_at timestamptz,
     received_at timestamptz, kind text, verdict text, facts text, parser_version int, envelope bytea,
     body_structure bytea, part_tree bytea, text text, html text, extracted_text text, folder_id bigint, uid bigint,
-    modseq bigint, internal_date timestamptz, flags text, change_seq bigint
+    modseq bigint, internal_date timestamptz, flags text, change_seq bigint, language text, auth text, automated text
     """,
     numbered=True,
 )
@@ -113,8 +113,12 @@ ATTACHMENTS: Final = RowSet(
     "a",
     """
     n bigint, position int, public_id text, part_path text, filename text, content_type text, size bigint,
-    disposition text, content_id text
+    disposition text, content_id text, sniffed_type text, risk text
     """,
+)
+REFS: Final = RowSet("ingest_ref", "k", "n bigint, kind text, value text, source text")
+VERIFICATIONS: Final = RowSet(
+    "ingest_verification", "v", "n bigint, kind text, value text, sender_domain text, expires_at timestamptz"
 )
 EVENTS: Final = RowSet(
     "ingest_event", "e", "n bigint, public_id text, type text, owner_id text, sequence bigint, payload bytea"
@@ -136,7 +140,7 @@ MAILBOX_STATE: Final = RowSet(
     """,
 )
 
-ROW_SETS: Final = (NEW, THREADS, RECIPIENTS, ATTACHMENTS, EVENTS, FOLDER_STATE, MAILBOX_STATE)
+ROW_SETS: Final = (NEW, THREADS, RECIPIENTS, ATTACHMENTS, REFS, VERIFICATIONS, EVENTS, FOLDER_STATE, MAILBOX_STATE)
 
 # Everything a batch writes; `now` is $1. `new` draws the row keys under the mailbox locks, in the order of the arrays.
 _WRITE: Final = """
@@ -162,12 +166,13 @@ WITH new AS MATERIALIZED (
                                from_name,
                         delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at,
                                received_at, kind,
-                        verdict, facts, parser_version, envelope, body_structure, part_tree)
+                        verdict, facts, parser_version, envelope, body_structure, part_tree, language, auth, automated)
   SELECT tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status, rfc_message_id, in_reply_to,
          string_to_array(reference_ids, ' '), raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len, from_address,
          from_name, delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at,
                 kind,
-         verdict, string_to_array(facts, ' '), parser_version, envelope, body_structure, part_tree
+         verdict, string_to_array(facts, ' '), parser_version, envelope, body_structure, part_tree, language,
+         auth::jsonb, automated::jsonb
   FROM new
 ), w_texts AS (
   INSERT INTO message_texts (tenant_id, message_id, text, html, extracted_text)
@@ -183,10 +188,17 @@ WITH new AS MATERIALIZED (
 ), w_attachments AS (
   INSERT INTO attachments (tenant_id, message_id, position, public_id, part_path, filename, content_type, size,
          disposition,
-                           content_id)
+                           content_id, sniffed_type, risk)
   SELECT new.tenant_id, new.id, a.position, a.public_id, a.part_path, a.filename, a.content_type, a.size, a.disposition,
-         a.content_id
+         a.content_id, a.sniffed_type, a.risk
   FROM {attachments} JOIN new USING (n)
+), w_refs AS (
+  INSERT INTO refs (tenant_id, message_id, kind, value, source, mailbox_id)
+  SELECT new.tenant_id, new.id, k.kind, k.value, k.source, new.mailbox_id FROM {refs} JOIN new USING (n)
+), w_verifications AS (
+  INSERT INTO verifications (tenant_id, message_id, kind, value, sender_domain, mailbox_id, expires_at)
+  SELECT new.tenant_id, new.id, v.kind, v.value, v.sender_domain, new.mailbox_id, v.expires_at
+  FROM {verifications} JOIN new USING (n)
 ), w_changes AS (
   INSERT INTO changes (tenant_id, mailbox_id, seq, modseq, kind, folder_id, uid, message, flags, at)
   SELECT tenant_id, mailbox_id, change_seq, modseq, 'placed', folder_id, uid, public_id, string_to_array(flags, ' '),
@@ -211,7 +223,9 @@ SELECT tenant_id, mailbox_id, min(id), max(id), $1 FROM new GROUP BY tenant_id, 
 
 
 def _number_parameters() -> str:
-    names = ("new", "threads", "recipients", "attachments", "events", "folders", "mailboxes")
+    names = (
+        *("new", "threads", "recipients", "attachments", "refs", "verifications", "events", "folders", "mailboxes"),
+    )
     sources = {name: rows.source(n) for n, (name, rows) in enumerate(zip(names, ROW_SETS, strict=True), start=2)}
     return _WRITE.format(**sources)
 

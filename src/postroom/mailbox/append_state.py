@@ -186,6 +186,9 @@ def message_row(
         m.internal_date,
         " ".join(m.flags),
         box.change_seq,
+        c.language,
+        None if c.auth is None else orjson.dumps(c.auth).decode(),
+        None if c.automated is None else orjson.dumps(c.automated).decode(),
     )
 
 

@@ -6,11 +6,11 @@ is where it stands (folder, UID, flags). See decisions A5 and A7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 FolderKey = NewType("FolderKey", int)
 """Database key of a folder; never leaves the program."""
@@ -129,6 +129,31 @@ class PartInfo:
     size: int
     disposition: str | None
     content_id: str | None
+    sniffed_type: str | None = None
+    """The media type that its first bytes speak of, where they speak of one."""
+    risk: str | None = None
+    """What makes it dangerous (inbound.md §25)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefInfo:
+    """A typed value found in the text, in the one form in which it is looked for (inbound.md §15).
+
+    `source` is `subject`, `body`, or the attachment and page.
+    """
+
+    kind: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A code, or a link, that confirms a sign-up (inbound.md §20); `kind` is which."""
+
+    kind: str
+    value: str = field(repr=False)
+    sender_domain: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +189,14 @@ class Content:
     body_structure: bytes
     part_tree: bytes
     attachments: tuple[PartInfo, ...]
+    language: str | None = None
+    """BCP 47 primary tag of the text, where it can be told."""
+    auth: Mapping[str, Any] | None = None
+    """The results of SPF, DKIM, DMARC and ARC (inbound.md §17, step 8), as JSON has them."""
+    automated: Mapping[str, Any] | None = None
+    """Evidence of what `kind` says, and what reports and calendars hold (inbound.md §16), as JSON has them."""
+    refs: tuple[RefInfo, ...] = ()
+    verifications: tuple[Verification, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

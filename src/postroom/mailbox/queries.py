@@ -7,19 +7,21 @@ read state are those of the oldest placement (A5). Message texts are read only w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Flag, auto
 from typing import Any, Final
 
 import asyncpg
+import orjson
 
 from postroom.base.errors import PostroomError
 from postroom.db import Connection, Database
 from postroom.mailbox import query_sql as sql
-from postroom.mailbox.models import Direction, MailboxRef, Mailpoint, PartInfo, RecipientKind
+from postroom.mailbox.models import Direction, MailboxRef, Mailpoint, PartInfo, RecipientKind, RefInfo
 from postroom.mailbox.rules import is_read, labels
+from postroom.mailbox.verifications import Released, release
 
 Key = tuple[datetime, int]
 """Place in a list: the time it is sorted by and the row's number. Opaque to callers."""
@@ -95,6 +97,10 @@ class MessageView:
     blob_key: str
     raw_size: int
     prefix_len: int
+    language: str | None
+    auth: Mapping[str, Any] | None
+    automated: Mapping[str, Any] | None
+    refs: tuple[RefInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,8 @@ class ThreadFilter:
 class Arrival:
     """What a `wait` waits for (inbound.md §21).
 
-    `sender` is an address or `@domain`; `reply`: an answer in a thread we wrote to.
+    `sender` is an address or `@domain`; `reply`: an answer in a thread we wrote to; `verifies_at`: with a code or link
+    that is not expired then.
     """
 
     since: datetime
@@ -164,6 +171,7 @@ class Arrival:
     subject_contains: str | None = None
     thread_id: str | None = None
     reply: bool = False
+    verifies_at: datetime | None = None
 
 
 class MessageQueries:
@@ -231,8 +239,15 @@ class MessageQueries:
         query.where(sql.MESSAGE_THREAD, arrival.thread_id)
         if arrival.reply:
             query.text(sql.MESSAGE_IS_REPLY)
+        query.where(sql.MESSAGE_VERIFIES, arrival.verifies_at)
         found = await self._messages(ref, query, sql.OLDEST_FIRST, 1, include)
         return found[0] if found else None
+
+    async def release_verification(
+        self, ref: MailboxRef, message_id: str, sender_domain: str, now: datetime
+    ) -> Released | None:
+        """The code or link in a message, for whoever waited for mail of that organisational domain (E4)."""
+        return await release(self._database, ref, message_id, sender_domain, now)
 
     async def list_threads(
         self, ref: MailboxRef, where: ThreadFilter, *, before: Key | None = None, limit: int
@@ -278,7 +293,10 @@ class MessageQueries:
             keys = [row["id"] for row in rows]
             people = _by_message(await _children(conn, sql.RECIPIENTS, ref, keys))
             files = _by_message(await _children(conn, sql.ATTACHMENTS, ref, keys))
-        return [_message(row, people.get(row["id"], ()), files.get(row["id"], ())) for row in rows]
+            refs = _by_message(await _children(conn, sql.REFS, ref, keys))
+        return [
+            _message(row, people.get(row["id"], ()), files.get(row["id"], ()), refs.get(row["id"], ())) for row in rows
+        ]
 
     async def _threads(self, query: sql.Query, limit: int) -> list[ThreadView]:
         statement = query.threads(limit)
@@ -302,7 +320,12 @@ def _by_message(rows: Iterable[asyncpg.Record]) -> dict[int, list[asyncpg.Record
     return groups
 
 
-def _message(row: asyncpg.Record, people: Sequence[asyncpg.Record], files: Sequence[asyncpg.Record]) -> MessageView:
+def _message(
+    row: asyncpg.Record,
+    people: Sequence[asyncpg.Record],
+    files: Sequence[asyncpg.Record],
+    refs: Sequence[asyncpg.Record],
+) -> MessageView:
     values: dict[str, Any] = dict(row)
     flags = values.pop("flags") or ()
     address, name = values.pop("from_address"), values.pop("from_name")
@@ -324,13 +347,28 @@ def _message(row: asyncpg.Record, people: Sequence[asyncpg.Record], files: Seque
         facts=tuple(values.pop("facts")),
         reference_ids=tuple(values.pop("reference_ids")),
         prefix_len=values.pop("raw_prefix_len"),
+        auth=_json(values.pop("auth")),
+        automated=_json(values.pop("automated")),
+        refs=tuple(RefInfo(ref["kind"], ref["value"], ref["source"]) for ref in refs),
         **values,
     )
 
 
+def _json(text: str | None) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = None if text is None else orjson.loads(text)
+    return found
+
+
 def _attachment(row: asyncpg.Record) -> AttachmentView:
     part = PartInfo(
-        row["part_path"], row["filename"], row["content_type"], row["size"], row["disposition"], row["content_id"]
+        row["part_path"],
+        row["filename"],
+        row["content_type"],
+        row["size"],
+        row["disposition"],
+        row["content_id"],
+        row["sniffed_type"],
+        row["risk"],
     )
     return AttachmentView(row["public_id"], part)
 

@@ -44,6 +44,11 @@ MESSAGE_IS_REPLY: Final = (
     " AND o.direction = 'outbound' AND o.id < m.id)"
 )
 
+MESSAGE_VERIFIES: Final = (
+    " AND EXISTS (SELECT FROM verifications v"
+    " WHERE v.tenant_id = m.tenant_id AND v.message_id = m.id AND v.expires_at > ?)"
+)
+
 THREADS_ALL: Final = ""
 THREADS_BEFORE: Final = " AND (t.last_at, t.seq) < ($3, $4::bigint) AND t.last_at > $5"
 THREAD_ID: Final = " AND t.public_id = ?"
@@ -65,7 +70,7 @@ _MESSAGES: Final = """
 SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS identity_id, m.direction, m.status,
        m.from_address, m.from_name, m.delivered_to, m.is_bcc, m.is_primary_recipient, m.subject, m.snippet, m.sent_at,
        m.received_at, m.kind, m.verdict, m.facts, m.rfc_message_id, m.in_reply_to, m.reference_ids, m.blob_key,
-       m.raw_size, m.raw_prefix_len, m.flags,
+       m.raw_size, m.raw_prefix_len, m.flags, m.language, m.auth::text AS auth, m.automated::text AS automated,
        CASE WHEN ?::bool THEN coalesce(x.extracted_text, x.text) END AS extracted_text,
        CASE WHEN ?::bool THEN x.text END AS text,
        CASE WHEN ?::bool THEN x.html END AS html
@@ -116,13 +121,19 @@ WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, ki
 """
 
 ATTACHMENTS: Final = """
-SELECT message_id, public_id, part_path, filename, content_type, size, disposition, content_id FROM attachments
+SELECT message_id, public_id, part_path, filename, content_type, size, disposition, content_id, sniffed_type, risk
+FROM attachments
 WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, position
+"""
+
+REFS: Final = """
+SELECT message_id, kind, value, source FROM refs
+WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, kind, value, source
 """
 
 ATTACHMENT: Final = """
 SELECT m.blob_key, m.raw_size, m.raw_prefix_len, m.part_tree, a.public_id, a.part_path, a.filename, a.content_type,
-       a.size, a.disposition, a.content_id
+       a.size, a.disposition, a.content_id, a.sniffed_type, a.risk
 FROM messages m
 LEFT JOIN attachments a ON a.tenant_id = m.tenant_id AND a.message_id = m.id AND a.public_id = $4
 WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.public_id = $3

@@ -15,11 +15,12 @@ from typing import Any, TypeAlias, cast
 
 from postroom.base.clock import Clock
 from postroom.mailauth.resolver import Answer, NameNotFoundError, NoRecordError, ResolverError, TemporaryResolverError
-from postroom.net import dns_types
+from postroom.net import dns_cache, dns_types
 from postroom.net.dns_types import IpAddress, Kind, MxRecord, NoAnswer, NoSuchName, TemporaryFailure, ascii_name
 
 _Question: TypeAlias = tuple[str, Kind]
 _Lookup: TypeAlias = Callable[[float], Awaitable[dns_types.Answer[Any]]]
+_Known: TypeAlias = Callable[[str, Kind], dns_cache.Outcome | None]
 _Outcome: TypeAlias = Answer[Any] | tuple[type[ResolverError], str]
 
 
@@ -49,11 +50,19 @@ class MessageResolver:
         self._until = clock.monotonic() + limits.total_secs
         self._left = limits.questions
         self._flights: dict[_Question, asyncio.Task[_Outcome]] = {}
+        self._outcomes: dict[_Question, _Outcome] = {}
+        # A task for each of a message's questions would cost more than all the rest of judging it.
+        self._known: _Known | None = getattr(resolver, "known", None)
 
     @property
     def questions(self) -> int:
         """Different questions asked so far, of all parts."""
-        return len(self._flights)
+        return len(self._flights.keys() | self._outcomes.keys())
+
+    def is_known(self, name: str) -> bool:
+        """Whether the TXT records of a name can be had, or are known not to be, without waiting."""
+        asked = ascii_name(name)
+        return asked is None or (self._known is not None and self._known(asked, Kind.TXT) is not None)
 
     def part(self, questions: int) -> MessageResolver:
         """A resolver for the same message with the same answers and time, that can ask at most `questions`.
@@ -95,21 +104,39 @@ class MessageResolver:
         return await self._ask((asked, kind), lambda within: method(asked, within=within))
 
     async def _ask(self, question: _Question, lookup: _Lookup) -> Answer[Any]:
+        outcome = self._outcomes.get(question)
+        if outcome is None:
+            outcome = self._outcomes[question] = await self._outcome(question, lookup)
+        if isinstance(outcome, Answer):
+            return outcome
+        error, reason = outcome
+        raise error(reason)  # made anew each time: a traceback belongs to one caller
+
+    async def _outcome(self, question: _Question, lookup: _Lookup) -> _Outcome:
         flight = self._flights.get(question)
         if flight is None:
             seconds = self._until - self._clock.monotonic()
             if seconds <= 0 or self._left <= 0:
                 raise TemporaryResolverError("time is over" if seconds <= 0 else "too many questions")
             self._left -= 1
+            known = None if self._known is None else self._known(*question)
+            if known is not None:
+                return _told(known)
             flight = asyncio.create_task(_fetch(lookup, min(seconds, self._longest)))
             self._flights[question] = flight
         # `wait` does not cancel the question with who waits: others may wait, too. The question has its own end.
         await asyncio.wait((flight,))
-        outcome = (TemporaryResolverError, "closed") if flight.cancelled() else flight.result()
-        if isinstance(outcome, Answer):
-            return outcome
-        error, reason = outcome
-        raise error(reason)  # made anew each time: a traceback belongs to one caller
+        return (TemporaryResolverError, "closed") if flight.cancelled() else flight.result()
+
+
+def _told(known: dns_cache.Outcome) -> _Outcome:
+    match known:
+        case dns_cache.Found():
+            return Answer(known.records, authenticated=known.authenticated)
+        case dns_cache.Absent():
+            return NoRecordError if known.name_exists else NameNotFoundError, "absent"
+        case dns_cache.Failed():
+            return TemporaryResolverError, known.reason.value
 
 
 async def _fetch(lookup: _Lookup, seconds: float) -> _Outcome:

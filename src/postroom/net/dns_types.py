@@ -6,6 +6,7 @@ forgery" are four different things to everybody who asks; each is a class here. 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -179,6 +180,7 @@ class Resolver(Protocol):
     async def tlsa(self, name: str, *, within: float | None = None) -> Answer[TlsaRecord]: ...
 
 
+@functools.lru_cache(4096)
 def ascii_name(name: str) -> str | None:
     """`name` in lower-case A-labels (RFC 5890 §2.3.2.1, UTS 46 mapping) without the last dot; `None` if there is none.
 

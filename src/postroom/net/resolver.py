@@ -125,6 +125,14 @@ class CachingResolver:
     async def tlsa(self, name: str, *, within: float | None = None) -> Answer[TlsaRecord]:
         return cast(Answer[TlsaRecord], await self._ask(name, Kind.TLSA, within))
 
+    def known(self, name: str, kind: Kind) -> Outcome | None:
+        """What can be said of a name (of `ascii_name`) without asking anybody, for who has no time to wait."""
+        fixed = _fixed(name, kind)
+        if fixed is not None:
+            return fixed[0]
+        kept = self._cache.get((name, kind), self._clock.monotonic())
+        return None if kept is None else kept[0]
+
     def forget(self) -> None:
         """Empty the cache; questions under way go on."""
         self._cache.clear()

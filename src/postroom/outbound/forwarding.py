@@ -28,8 +28,9 @@ from postroom.db.pool import Connection, Database
 from postroom.directory import aliases, rules
 from postroom.directory.models import Forward, Refusal
 from postroom.directory.relays import Relays
+from postroom.inbound.judging import Judgement
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
-from postroom.inbound.receive import hop_of, transmission_of
+from postroom.inbound.receive import hop_of, judged, transmission_of
 from postroom.inbound.reception import Passage, Taking
 from postroom.mail.compose.downgrade import downgrade_to_7bit
 from postroom.mail.srs import LoopError, SrsError, hop_field, next_hop
@@ -74,15 +75,6 @@ class Route(Protocol):
     """How mail to an address leaves (`Routes.route`)."""
 
     async def __call__(self, address: str, *, from_domain: str, mode: Mode) -> RouteKind: ...
-
-
-Forbids = Callable[[Envelope[Passage], Content], Awaitable[bool]]
-"""Whether mail failed DMARC and its author's domain asks to reject such mail. It is then never passed on (A6)."""
-
-
-async def nothing_known(envelope: Envelope[Passage], content: Content) -> bool:
-    """As long as there are no verdicts."""
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +122,6 @@ class Forwarding:
         is_local: Callable[[str], Awaitable[bool]],
         accept: Accept,
         route: Route,
-        forbids: Forbids = nothing_known,
     ) -> None:
         self._database = database
         self._parser = parser
@@ -143,7 +134,6 @@ class Forwarding:
         self._is_local = is_local
         self._accept = accept
         self._route = route
-        self._forbids = forbids
 
     # -- at RCPT -------------------------------------------------------------------------------------------------------
 
@@ -213,9 +203,9 @@ class Forwarding:
 
     # -- after the dot -------------------------------------------------------------------------------------------------
 
-    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement) -> Taking | Reply:
         """Whatever of the message forbids that it goes on is found out here, also that it cannot be converted."""
-        return await self._or_later(envelope, self._prepare(envelope, raw))
+        return await self._or_later(envelope, self._prepare(envelope, raw, judgement))
 
     async def _or_later(self, envelope: Envelope[Passage], work: Awaitable[T]) -> T | Reply:
         """What comes of `work`; a temporary refusal for what is away just now."""
@@ -229,7 +219,7 @@ class Forwarding:
             log.warning("not_passed_on", connection_id=envelope.connection_id, reason=type(error).__name__)
         return replies.LOCAL_ERROR
 
-    async def _prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+    async def _prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement) -> Taking | Reply:
         try:
             hop = next_hop(hop_of(raw))
         except LoopError:
@@ -244,8 +234,8 @@ class Forwarding:
                 return NOT_CONVERTED
         ways = [await self._as_given(address, passage.what) for address, passage in envelope.recipients]
         prefix = self._trace(envelope) + hop_field(hop)
-        content = await self._parser.describe(prefix, raw, self._clock.now())
-        if await self._forbids(envelope, content):
+        content = judged(await self._parser.describe(prefix, raw, self._clock.now()), judgement)
+        if judgement.is_to_be_rejected:  # the next host would, and it is us whom it came to know (A6)
             log.info("not_passed_on", connection_id=envelope.connection_id, reason="rejected")
             return REJECTED
         utf8_header = envelope.smtputf8 and not raw[: _header_end(raw)].isascii()

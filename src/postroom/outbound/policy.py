@@ -39,9 +39,6 @@ HEADER_RESERVE: Final = 8 * 1024
 UNKNOWN_RECIPIENT: Final = "unknown_recipient"
 HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
 """Kinds of received messages that may be answered automatically (D6)."""
-ANSWERABLE_VERDICTS: Final = frozenset({"pass", "unverified"})
-"""Of a message whose sender counts as known while answering it (outbound §5.5). The rule asks for `pass`. Mail is not
-authenticated yet, so that every message says `unverified`; with authentication that word has to go from here."""
 
 _LABEL: Final = re.compile(r"[a-z0-9][a-z0-9_:-]{0,63}")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(?:[ \t]*;[^\r\n]*)?")
@@ -448,7 +445,7 @@ def _is_known(case: Case, decision: Decision, one: Chosen) -> bool:
         and one.key == decision.target_key
         and target is not None
         and target.status == "received"
-        and target.verdict in ANSWERABLE_VERDICTS
+        and target.verdict == "pass"
     )
 
 

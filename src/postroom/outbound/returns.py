@@ -25,6 +25,7 @@ from postroom.db import errors as db_errors
 from postroom.db.pool import Connection, Database
 from postroom.directory.models import Recipient, Refusal
 from postroom.directory.rules import UNAVAILABLE, UNKNOWN
+from postroom.inbound.judging import Judgement
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.inbound.receive import Handling, Receiver
 from postroom.inbound.reception import Addressee, Find, Passage, Taking
@@ -177,9 +178,9 @@ class Returns:
 
     # -- the message ---------------------------------------------------------------------------------------------------
 
-    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement) -> Taking | Reply:
         """Read it. What is no report is mail, and is refused where its sender's address would refuse it."""
-        return await self._or_later(envelope, self._prepare(envelope, raw))
+        return await self._or_later(envelope, self._prepare(envelope, raw, judgement))
 
     async def _or_later(self, envelope: Envelope[Passage], work: Awaitable[T]) -> T | Reply:
         """What comes of `work`; a temporary refusal while the database is away."""
@@ -191,7 +192,7 @@ class Returns:
             log.warning("report_put_off", connection_id=envelope.connection_id, error=type(error).__name__)
             return replies.LOCAL_ERROR
 
-    async def _prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+    async def _prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement) -> Taking | Reply:
         try:
             report = await self._parser.run(len(raw), parse_dsn, raw)
         except ParserBusy:
@@ -208,7 +209,7 @@ class Returns:
         wanted = [one for one, refusal in zip(named, refusals, strict=True) if refusal is None]
 
         async def take() -> Reply:
-            return await self._or_later(envelope, self._take_all(envelope, wanted, report, raw))
+            return await self._or_later(envelope, self._take_all(envelope, wanted, report, raw, judgement))
 
         return take
 
@@ -229,18 +230,25 @@ class Returns:
         wanted: Sequence[tuple[str, DeliveryRef]],
         report: DeliveryReport | None,
         raw: bytes,
+        judgement: Judgement,
     ) -> Reply:
         """Apply and store it for each delivery that was written to. All that is refused now is temporary."""
         reply: Reply | None = None
         for recipient, ref in wanted:
-            taken = await self._take(envelope, recipient, ref, report, raw)
+            taken = await self._take(envelope, recipient, ref, report, raw, judgement)
             if taken.is_failure:
                 return taken
             reply = reply or taken
         return reply or replies.OK
 
     async def _take(
-        self, envelope: Envelope[Passage], recipient: str, ref: DeliveryRef, report: DeliveryReport | None, raw: bytes
+        self,
+        envelope: Envelope[Passage],
+        recipient: str,
+        ref: DeliveryRef,
+        report: DeliveryReport | None,
+        raw: bytes,
+        judgement: Judgement,
     ) -> Reply:
         sent = await self._find(ref)
         if sent is None:
@@ -258,6 +266,7 @@ class Returns:
             cast(Envelope[Any], envelope)._replace(recipients=((recipient, sent),), recipient_parameters=()),
             raw,
             handling=handling,
+            judgement=judgement,
         )
         if reply.is_failure and await self._find(ref) is None:
             return self._drop("gone", envelope)

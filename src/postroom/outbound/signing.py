@@ -45,6 +45,10 @@ _KEYS: Final = """
 SELECT selector, algorithm, private_sealed, public_record, signs, created_at, retire_at FROM dkim_keys
 WHERE domain_id = $1 ORDER BY selector
 """
+_PUBLISHED: Final = """
+SELECT k.public_record FROM domains d JOIN dkim_keys k ON k.domain_id = d.id
+WHERE d.name = $1 AND d.enabled AND k.selector = $2
+"""
 _DOMAINS: Final = "SELECT id, name FROM domains WHERE enabled AND id > $1 ORDER BY id LIMIT $2"
 _KEYS_OF: Final = """
 SELECT domain_id, selector, private_sealed, signs, retire_at FROM dkim_keys WHERE domain_id = ANY ($1)
@@ -156,6 +160,18 @@ class DkimKeys:
             key = await self._domain(conn, domain)
             rows = await self._ensure(conn, key, second=second)
         return self._public(domain, rows)
+
+    async def published(self, name: str) -> bytes | None:
+        """The record that stands, or should, at a name of the DNS; None unless it is of a key of one of our domains.
+
+        Mail between our own mailboxes is verified by it: not even the world's name servers are asked about ourselves.
+        """
+        selector, mark, domain = name.lower().partition("._domainkey.")
+        if not mark:
+            return None
+        async with self._database.acquire() as conn:
+            record: str | None = await conn.fetchval(_PUBLISHED, domain, selector)
+        return None if record is None else record.encode()
 
     async def rotate(self, domain: str) -> tuple[PublicKey, ...]:
         """Make the key that will sign next; its record is to be published, then `switch`. Doing it again changes

@@ -31,7 +31,7 @@ from postroom.outbound import senders, thread_lock
 from postroom.outbound.facts import HEADER_BYTES, nature
 from postroom.outbound.known import written_to
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
-from postroom.outbound.policy import ANSWERABLE_VERDICTS, HUMAN_KINDS, SIMULATOR, SendRules
+from postroom.outbound.policy import HUMAN_KINDS, SIMULATOR, SendRules
 from postroom.outbound.senders import Sender
 from postroom.outbound.submitted import REPLIES, Read, read
 from postroom.outbound.thread_lock import ThreadLocks
@@ -292,7 +292,7 @@ class Submission:
         async with self._database.acquire() as conn:
             unknown = wanted.keys() - await written_to(conn, sender.mailbox, wanted.keys())
             if unknown and in_reply_to is not None:
-                unknown -= await senders.wrote(conn, sender.mailbox, in_reply_to, ANSWERABLE_VERDICTS, unknown)
+                unknown -= await senders.wrote(conn, sender.mailbox, in_reply_to, ("pass",), unknown)
         if unknown:
             raise _Refused(Reply(550, "5.7.1", "recipient_not_allowed"))
 

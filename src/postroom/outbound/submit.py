@@ -437,6 +437,10 @@ def _shown(outgoing: Outgoing, accepted: Accepted) -> tuple[MessageView, Outboun
         blob_key="",
         raw_size=content.raw_size,
         prefix_len=content.prefix_len,
+        language=content.language,
+        auth=None,
+        automated=None,
+        refs=content.refs,
     )
     deliveries = tuple(_queued(one, accepted) for one in outgoing.recipients)
     state = OutboundState(

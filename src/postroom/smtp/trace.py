@@ -43,8 +43,12 @@ def trace_header(
     connection_id: str,
     recipient: str | None,
     received_at: datetime,
+    results: bytes = b"",
 ) -> bytes:
     """`Return-Path` and `Received`, folded, ending in CRLF, to stand directly before the message as received.
+
+    `results`, of authentication, stand above the `Received` of the server that evaluated them (RFC 8601 §4.1): a whole
+    field, or nothing.
 
     `return_path` is empty for the null sender. `recipient` is given only when the message has exactly one (rule A8).
     `peer_ip` comes from the socket, empty for a local one; `peer_name` is its confirmed host name, or `None`.
@@ -61,7 +65,7 @@ def trace_header(
         recipient=recipient,
         received_at=received_at,
     )
-    return f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n".encode() + received
+    return f"Return-Path: <{_CONTROLS.sub('?', return_path)}>\r\n".encode() + results + received
 
 
 def relay_header(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, get_args
 
 from postroom.events.catalogue import timestamp, trust
-from postroom.mailbox.models import Direction, Mailpoint
+from postroom.mailbox.models import Direction, Mailpoint, RefInfo
 from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
 from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
 from postroom.servers.http.rest.schemas import DeliveryPolicy, MessageFlag
@@ -75,9 +76,9 @@ def message(
         "labels": list(view.labels[:MAX_LABELS]),
         "read": view.read,
         "kind": view.kind if state is None else state.kind.value,
-        "trust": trust(view.verdict, view.kind, view.facts) if inbound else None,
-        "triage": NOT_TRIAGED if inbound else None,
-        "refs": [],
+        "trust": trust(view.verdict, view.auth, view.kind, view.facts) if inbound else None,
+        "triage": {**NOT_TRIAGED, "language": view.language} if inbound else None,
+        "refs": references(view.refs),
         "rfc_message_id": None if SYNTHETIC_ID in view.facts else view.rfc_message_id,
         "in_reply_to": view.in_reply_to,
         "deliveries": None if inbound else [delivery(one) for one in state.deliveries] if state is not None else [],
@@ -117,8 +118,13 @@ def attachment(view: AttachmentView) -> Json:
         "disposition": part.disposition,
         "text_status": "skipped",
         "pages": None,
-        "risk": None,
+        "risk": part.risk,
     }
+
+
+def references(refs: Sequence[RefInfo]) -> list[Json]:
+    """Each reference once, wherever in the message it stands."""
+    return [{"kind": kind, "value": value} for kind, value in dict.fromkeys((ref.kind, ref.value) for ref in refs)]
 
 
 def thread(view: ThreadView) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -14,8 +15,10 @@ from starlette.responses import Response
 
 from postroom.accounts.permissions import Permission
 from postroom.accounts.service.keys import bearer
+from postroom.mailauth.organisational import organisational_domain
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.queries import Arrival, MessageView
+from postroom.mailbox.verifications import Released
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
@@ -52,19 +55,35 @@ class _Routes:
         if query.kind == "verification" and query.sender is None:
             raise invalid("from", "is required with kind=verification")
         since: datetime = query.since or self._services.clock.now()
-        arrival = Arrival(since, query.sender, query.subject_contains, query.thread_id, query.kind == "reply")
+        verifies = query.kind == "verification"
+        arrival = Arrival(
+            since,
+            query.sender,
+            query.subject_contains,
+            query.thread_id,
+            reply=query.kind == "reply",
+            verifies_at=self._services.clock.now() if verifies else None,
+        )
         view = await self._arrives(call.request, call.mailbox, arrival, query.timeout)
         if view is not None:
             # Mail may come long after the key was let in: one that is revoked or expired by now is shown none.
             await self._services.verifier.verify(bearer(call.request.headers.get("authorization")))
-        # A code is released only from mail that authenticated as its sender's (E4), and no mail is authenticated yet.
+        released = None if view is None else await self._release(call.mailbox, view, query.sender)
         return JsonAnswer(
             {
                 "message": None if view is None else shapes.message(view),
-                "verification": None,
+                "verification": None if released is None else asdict(released),
                 "timed_out": view is None,
             }
         )
+
+    async def _release(self, mailbox: MailboxRef, view: MessageView, sender: str | None) -> Released | None:
+        """The code or link, if the caller said from whom it comes and the mail authenticated as theirs (E4)."""
+        domain = None if sender is None else organisational_domain(sender.rpartition("@")[2])
+        if domain is None:
+            return None
+        services = self._services
+        return await services.mailboxes.queries.release_verification(mailbox, view.id, domain, services.clock.now())
 
     async def _arrives(
         self, request: Request, mailbox: MailboxRef, arrival: Arrival, timeout: float
