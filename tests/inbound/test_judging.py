@@ -130,8 +130,9 @@ async def test_our_own_mail_is_verified_by_our_own_keys() -> None:
     unpublished, _ = judge_of({}, published=published)
     assert (await unpublished.judge(envelope_of(peer_ip=""), signed())).verdict == "pass"
     assert (await unpublished.judge(envelope_of(peer_ip=""), LETTER)).verdict == "none"
-    assert (await unpublished.judge(envelope_of(peer_ip=""), signed(LETTER.replace(b"ann@example.com", b"e@x.example"))
-                                    )).verdict == "none"
+    assert (
+        await unpublished.judge(envelope_of(peer_ip=""), signed(LETTER.replace(b"ann@example.com", b"e@x.example")))
+    ).verdict == "none"
     # From outside it is the DNS that counts.
     assert (await judge.judge(envelope_of(peer_ip="192.0.2.1"), signed())).verdict == "fail"
 

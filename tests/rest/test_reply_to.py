@@ -31,9 +31,9 @@ from postroom.outbound.request import SendRequest
 from postroom.outbound.signing import DkimKeys
 from postroom.outbound.transports.local import Local
 from postroom.smtp.envelope import Envelope
+from tests.inbound.fakes import FakeJudge
 from tests.mailbox.letters import check_mailbox
 from tests.outbound.mail_room import in_process, unsigned
-from tests.inbound.fakes import FakeJudge
 from tests.rest.contract import check
 from tests.rest.sender import ANNA, BODY, OWN, Sender, code, letter, make_sender
 from tests.rest.test_sending_crashes import submitted
