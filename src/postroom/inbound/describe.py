@@ -10,6 +10,9 @@ from typing import Final
 
 from postroom.mail import body, imap_data, mime
 from postroom.mail.address import Address
+from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
+from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible, visible
+from postroom.mail.links import link_facts
 from postroom.mail.subject import clean_subject, normalise_subject
 from postroom.mail.tree import pack_tree
 from postroom.mailbox.folding import fold
@@ -23,15 +26,15 @@ MAX_REPLY_TO: Final = 10
 MAX_ATTACHMENTS: Final = 500
 HEAD_BYTES: Final = mime.MAX_HEADER_BYTES
 """How much is read of a message that is described by its headers alone."""
-EXTRACTED_LIMIT: Final = 256 * 1024
 MAX_ADDRESS: Final = 320
 
 QUICK_BYTES: Final = 32 * 1024
 QUICK_HEADER_BYTES: Final = 8 * 1024
 QUICK_SPECIALS: Final = 600
 QUICK_PARTS: Final = 50
-QUICK_TAGS: Final = 400
-"""What of each a message may have that is described while others wait: two milliseconds' worth, measured apart."""
+QUICK_EFFORT: Final = 400
+"""What of each a message may have that is described while others wait: two milliseconds' worth, measured apart. Effort
+is in tags of HTML."""
 
 _PIECE: Final = 1024 * 1024
 _SPECIALS: Final = b'()<>@,;:\\"'
@@ -68,8 +71,8 @@ def describe_quickly(prefix: bytes, original: bytes, received_at: datetime) -> C
     if message.degraded and _has_parts(message.root, QUICK_PARTS):
         return None
     try:
-        return _content(full, len(prefix), message, received_at, headers_only=False, markup_limit=QUICK_TAGS)
-    except body.TooMuchMarkup:
+        return _content(full, len(prefix), message, received_at, headers_only=False, effort=QUICK_EFFORT)
+    except TooMuchToRead:
         return None
 
 
@@ -110,9 +113,9 @@ def _content(
     received_at: datetime,
     *,
     headers_only: bool,
-    markup_limit: int | None = None,
+    effort: int | None = None,
 ) -> Content:
-    """The description of a parsed message. Raises `TooMuchMarkup` if there is a limit to that."""
+    """The description of a parsed message. Raises `TooMuchToRead` if there is a limit to that."""
     facts: list[str] = []
     degraded = message.degraded or headers_only
 
@@ -129,18 +132,17 @@ def _content(
     degraded |= cut
     in_reply_to = message.in_reply_to
     raw_subject = message.subject
-    subject = clean_subject(raw_subject or "")[:MAX_SUBJECT]
+    shown = strip_invisible(raw_subject or "")
+    subject = clean_subject(shown.text)[:MAX_SUBJECT]
+    hidden = _hides(shown) or bool(senders and _hides(strip_invisible(senders[0].name)))
 
-    text, extracted, truncated = "", "", False
+    found = EMPTY
     attachments: tuple[PartInfo, ...] = ()
     if not headers_only:
-        found = body.text_body(full, message, markup_limit=markup_limit)
-        text, truncated = found.text, found.truncated
+        found = read(full, message, effort=effort)
         degraded |= not found.clean
-        extracted, _ = _cut(text, EXTRACTED_LIMIT)
         attachments = tuple(_part_info(a) for a in body.attachments(message, full)[:MAX_ATTACHMENTS])
-    if truncated:
-        facts.append("body_truncated")
+    facts += _facts(found, hidden)
     if degraded:
         facts.append("parse_degraded")
     return Content(
@@ -154,12 +156,12 @@ def _content(
         sender=_point(senders[0]) if senders else None,
         recipients=recipients,
         subject=subject,
-        thread_subject=normalise_subject(raw_subject),
+        thread_subject=normalise_subject(shown.text),
         subject_fold=fold(subject),
-        snippet=body.snippet(extracted),
-        text=text,
-        html=None,
-        extracted_text=extracted,
+        snippet=found.snippet,
+        text=found.text,
+        html=found.html,
+        extracted_text=found.extracted_text,
         sent_at=_sent_at(message.date, received_at),
         kind="normal",
         verdict="unverified",
@@ -170,6 +172,21 @@ def _content(
         part_tree=pack_tree(message.root),
         attachments=attachments,
     )
+
+
+def _facts(found: Reading, hidden: bool) -> Iterable[str]:
+    if found.truncated:
+        yield "body_truncated"
+    if found.encrypted:
+        yield "encrypted"
+    if found.hidden or hidden:
+        yield "hidden_text"
+    if found.links and link_facts(found.links).deceptive:
+        yield "deceptive_link"
+
+
+def _hides(shown: Stripped) -> bool:
+    return shown.marked or shown.zero_width > TOLERATED_ZERO_WIDTH
 
 
 def _recipients(message: mime.Message) -> tuple[tuple[tuple[RecipientKind, Mailpoint], ...], bool]:
@@ -187,7 +204,7 @@ def _recipients(message: mime.Message) -> tuple[tuple[tuple[RecipientKind, Mailp
 
 
 def _point(address: Address) -> Mailpoint:
-    return Mailpoint(_clean(address.address.lower())[:MAX_ADDRESS], _clean(address.name)[:MAX_NAME])
+    return Mailpoint(_clean(address.address.lower())[:MAX_ADDRESS], _clean(visible(address.name))[:MAX_NAME])
 
 
 def _clean(text: str) -> str:
@@ -215,10 +232,3 @@ def _part_info(found: body.AttachmentInfo) -> PartInfo:
         disposition=found.disposition if found.disposition in ("attachment", "inline") else None,
         content_id=_clean(found.content_id) if found.content_id else None,
     )
-
-
-def _cut(text: str, limit: int) -> tuple[str, bool]:
-    if len(text) * 4 <= limit:
-        return text, False
-    encoded = text.encode(errors="replace")
-    return (text, False) if len(encoded) <= limit else (encoded[:limit].decode(errors="ignore"), True)
