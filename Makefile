@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 ROUNDS ?= 5
+SECONDS ?= 60
 WORKERS ?= auto
 
-.PHONY: install demo test check format bench torture peers clean
+.PHONY: install demo test check format bench torture fuzz peers clean
 
 install: $(STAMP)
 
@@ -47,6 +48,17 @@ peers:
 
 torture: $(STAMP)
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS) $(ARGS)
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+$(VENV)/.fuzz: $(STAMP) constraints-fuzz.txt
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv pip install --quiet --python $(BIN)/python --require-hashes -r constraints-fuzz.txt ; \
+	else \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints-fuzz.txt ; \
+	fi
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

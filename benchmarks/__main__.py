@@ -32,7 +32,7 @@ from rich.table import Table
 
 from .common import PROJECT, RESULTS, Row, kill, tree
 
-MODULES: Final = ("mime", "dkim", "smtp_protocol", "mailbox", "smtp_in", "send", "imap", "rest", "server")
+MODULES: Final = ("mime", "dkim", "mailauth", "smtp_protocol", "mailbox", "smtp_in", "send", "imap", "rest", "server")
 QUICK_SECONDS: Final = 300.0
 FULL_SECONDS: Final = 1800.0
 CLEAN_UP_SECONDS: Final = 60.0

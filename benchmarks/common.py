@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,31 @@ STOP_SECONDS: Final = 45.0
 STATISTICS_SECONDS: Final = 6.0
 """After the first messages the server's own statistics job runs; before that plans are those of empty tables."""
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+
+
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of what waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("it waits")
+
+
+def best(work: Callable[[], Any], seconds: float) -> float:
+    """Seconds per call of the best of ten rounds, which is the figure least disturbed by neighbours."""
+    work()
+    started = time.perf_counter()
+    work()
+    once = max(time.perf_counter() - started, 1e-7)
+    calls = max(1, int(seconds / 10 / once))
+    found = float("inf")
+    for _ in range(10):
+        started = time.perf_counter()
+        for _ in range(calls):
+            work()
+        found = min(found, (time.perf_counter() - started) / calls)
+    return found
 
 
 def row(

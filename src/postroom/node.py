@@ -42,6 +42,7 @@ from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
 from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of, return_paths_of, returns_of
 from postroom.servers.http.app import create_http
+from postroom.servers.http.bodies import max_body
 from postroom.servers.http.cursors import CursorKey, CursorKeys
 from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.services import About, HttpServices
@@ -239,7 +240,13 @@ class Node:
             self.core.live.changed(ref.mailbox_id, modseq)
 
         returns = returns_of(
-            self.core, self.return_paths, self.parser, self.receiver, role_mail=role_mail, changed=changed
+            self.core,
+            self.return_paths,
+            self.parser,
+            self.receiver,
+            role_mail=role_mail,
+            directory=self.directory.resolve,
+            changed=changed,
         )
         return [returns, self.forwarding]
 
@@ -300,6 +307,7 @@ class Node:
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
             aliases=core.aliases,
+            max_body=max_body(core.settings.outbound.max_message_bytes),
         )
         return HttpListener(
             create_http(services),

@@ -20,7 +20,7 @@ from postroom.base.settings_tree import RelayTls, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
-from postroom.inbound.reception import Reception
+from postroom.inbound.reception import Find, Reception
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
@@ -46,7 +46,7 @@ from postroom.outbound.settling import Telling
 from postroom.outbound.signing import DkimKeys
 from postroom.outbound.submission import Submission, SubmissionLimits
 from postroom.outbound.submit import Sending
-from postroom.outbound.transports.base import Transport
+from postroom.outbound.transports.base import Offload, Transport
 from postroom.outbound.transports.direct import Direct, DirectConfig
 from postroom.outbound.transports.link import Timeouts, TlsUse
 from postroom.outbound.transports.local import Local
@@ -100,18 +100,14 @@ class Outlet:
         wake: Callable[[], None],
     ) -> Outlet:
         settings = core.settings
-        keys = DkimKeys(
-            core.database,
-            core.secrets.master_key,
-            core.clock,
-            other_master_key=core.secrets.other_master_key,
-            offload=parser.run,
-            algorithm=Algorithm(settings.dkim.algorithm.value),
-        )
+        keys = dkim_keys_of(core, offload=parser.run)
         relay = RelayUse(bool(settings.queue.relay_host), frozenset(settings.queue.relay_from_domains))
         routes = Routes(_with_host(is_local, settings.queue.return_path_host), relay)
         acceptance = Acceptance(core.database, core.blobs, core.clock, core.ids, changed=committed, wake=wake)
-        rules = SendRules()
+        rules = SendRules(
+            max_message_bytes=settings.outbound.max_message_bytes,
+            marketing_direct=settings.outbound.marketing_direct,
+        )
         sending = Sending(
             core.database,
             core.blobs,
@@ -127,6 +123,20 @@ class Outlet:
             rules=rules,
         )
         return cls(keys, routes, acceptance, sending, rules)
+
+
+def dkim_keys_of(core: Core, *, offload: Offload | None = None) -> DkimKeys:
+    """The keys that sign, as the settings want them."""
+    dkim = core.settings.dkim
+    return DkimKeys(
+        core.database,
+        core.secrets.master_key,
+        core.clock,
+        other_master_key=core.secrets.other_master_key,
+        offload=offload,
+        algorithm=Algorithm(dkim.algorithm.value),
+        second=dkim.second_signature,
+    )
 
 
 def _with_host(is_local: IsLocal, return_path_host: str) -> IsLocal:
@@ -147,7 +157,14 @@ def return_paths_of(core: Core) -> ReturnPaths | None:
 
 
 def returns_of(
-    core: Core, paths: ReturnPaths, parser: Parser, receiver: Receiver, *, role_mail: Resolve, changed: Changed
+    core: Core,
+    paths: ReturnPaths,
+    parser: Parser,
+    receiver: Receiver,
+    *,
+    role_mail: Resolve,
+    directory: Find,
+    changed: Changed,
 ) -> Returns:
     """The door of what comes back to them."""
     return Returns(
@@ -159,6 +176,7 @@ def returns_of(
         core.ids,
         paths=paths,
         role_mail=role_mail,
+        directory=directory,
         platform_domain=core.settings.platform_domain,
         changed=changed,
     )
@@ -338,6 +356,7 @@ class MailOut:
             self._transports(),
             sign=self.keys.sign,
             offload=self._inside.parser.run,
+            marketing_direct=settings.outbound.marketing_direct,
             return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs
@@ -414,6 +433,7 @@ __all__ = [
     "Inside",
     "MailOut",
     "Outlet",
+    "dkim_keys_of",
     "forwarding_of",
     "open_outlet",
     "return_paths_of",

@@ -64,6 +64,8 @@ def test_precedence(tmp_path: Path) -> None:
         ("POSTROOM_ROLES", "smtp, worker", lambda s: s.server.roles == {Role.SMTP, Role.WORKER}),
         ("POSTROOM_ROLES", "all", lambda s: s.server.roles == frozenset(Role)),
         ("POSTROOM_MAX_MESSAGE_BYTES", "30000000", lambda s: s.limits.max_message_size == 30_000_000),
+        ("POSTROOM_MARKETING_DIRECT", "on", lambda s: s.outbound.marketing_direct),
+        ("POSTROOM_OUTBOUND_MAX_MESSAGE_BYTES", "52428800", lambda s: s.outbound.max_message_bytes == 50 << 20),
         ("POSTROOM_LOG_LEVEL", "DEBUG", lambda s: s.server.log_level == "debug"),
         ("POSTROOM_MX_HOSTS", '["b.example", "a.example"]', lambda s: s.mx_hosts == ("b.example", "a.example")),
         ("POSTROOM_MX_HOSTS", "b.example,a.example", lambda s: s.server.hostname == "b.example"),
@@ -75,6 +77,19 @@ def test_precedence(tmp_path: Path) -> None:
 def test_names_in_the_environment(name: str, value: str, found: object) -> None:
     assert callable(found)
     assert found(load(environ=BASE | {name: value}))
+
+
+def test_a_second_signature_stands_beside_rsa() -> None:
+    assert load(environ=BASE | {"POSTROOM_DKIM_SECOND_SIGNATURE": "on"}).dkim.second_signature
+    (problem,) = problems(POSTROOM_DKIM_SECOND_SIGNATURE="on", POSTROOM_DKIM_ALGORITHM="ed25519-sha256")
+    assert problem.startswith("dkim.second_signature: ")
+
+
+@pytest.mark.covers("edge:G5")
+@pytest.mark.parametrize("value", ["52428801", "65535", "x"])
+def test_how_large_composed_mail_may_be_made(value: str) -> None:
+    (problem,) = problems(POSTROOM_OUTBOUND_MAX_MESSAGE_BYTES=value)
+    assert problem.startswith("outbound.max_message_bytes: ")
 
 
 def test_our_database_url_goes_before_everybodys() -> None:

@@ -25,3 +25,20 @@ def test_show_and_rotate(cli: Cli) -> None:
     assert f'pm2._domainkey.{DOMAIN} TXT "v=DKIM1' in shown.out
     assert "PRIVATE" not in shown.out
     assert cli("dkim", "show", "elsewhere.example", "--json").error["code"] == "domain_not_found"
+
+
+@pytest.mark.covers("mail-server:C8", "decisions:D2")
+def test_the_second_signature(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is shown to be published, then it is switched on. What new keys are for is heard here, too."""
+    cli.json("tenant", "create", "acme")
+    shown = cli.json("dkim", "show", DOMAIN, "--second")["data"]
+    assert [(one["selector"], one["state"]) for one in shown] == [("pm1", "signing"), ("pm1e", "pending")]
+    assert shown[1]["record"].startswith("v=DKIM1; k=ed25519; p=")
+    monkeypatch.setenv("POSTROOM_DKIM_SECOND_SIGNATURE", "true")
+    shown = cli.json("dkim", "show", DOMAIN)["data"]
+    assert [(one["selector"], one["state"]) for one in shown] == [("pm1", "signing"), ("pm1e", "signing")]
+    monkeypatch.setenv("POSTROOM_DKIM_ALGORITHM", "ed25519-sha256")
+    assert cli("dkim", "show", DOMAIN).code != 0, "a second signature of the same kind says nothing more"
+    monkeypatch.delenv("POSTROOM_DKIM_SECOND_SIGNATURE")
+    made = cli.json("dkim", "rotate", DOMAIN)["data"]
+    assert {one["selector"]: one["algorithm"] for one in made}["pm2"] == "ed25519-sha256"

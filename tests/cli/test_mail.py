@@ -191,6 +191,40 @@ def test_an_answer(ada: Cli, database_url: str) -> None:
         assert (refused.code, refused.error["code"]) == (5, "message_not_found")
 
 
+@pytest.mark.covers("edge:C6", "FR-OUT-1")
+def test_a_forward(ada: Cli, database_url: str) -> None:
+    first = ada.json(*SEND, "--text", "Hi.", "--attach", __file__)
+    asked = ("mail", "forward", first["id"], "--from", ADA, "--to", "Bo <bo@example.org>")
+    passed = ada.json(*asked, "--text", "Look.", "--key", "f")
+    assert [one["address"] for one in passed["deliveries"]] == ["bo@example.org"]
+    assert [one["filename"] for one in passed["attachments"]] == [Path(__file__).name]
+    assert ada.json(*asked, "--text", "Look.", "--key", "f")["deduplicated"]
+    bare = ada.json(*asked[:-1], "cy@example.org", "--no-attachments", "--dry-run")
+    assert [one["address"] for one in bare["recipients"]] == ["cy@example.org"]
+    assert ada("mail", "forward", "msg_x", "--from", ADA, "--to", ANNA, "--json").error["code"] == "message_not_found"
+    operations = rows(database_url, "SELECT operation FROM send_ledger ORDER BY created_at")
+    assert [row["operation"] for row in operations] == ["send", "forward"]
+
+
+@pytest.mark.covers("FR-OUT-11", "FR-DLV-7", "edge:E7")
+def test_what_is_decided_later(ada: Cli, database_url: str) -> None:
+    first, second = (ada.json(*SEND, "--text", text)["id"] for text in ("One.", "Two."))
+    assert ada.json("mail", "cancel", first, "--from", ADA) == {"id": first, "status": "canceled"}
+    again = ada("mail", "cancel", first, "--from", ADA, "--json")
+    assert (again.code, again.error["code"]) == (6, "not_cancelable")
+    early = ada("mail", "resolve", second, "sent", "--from", ADA, "--json")
+    assert (early.code, early.error["code"]) == (6, "not_uncertain")
+    for statement in (
+        "UPDATE deliveries SET status = 'uncertain', next_attempt_at = NULL WHERE status = 'queued' RETURNING id",
+        "UPDATE messages SET status = 'uncertain' WHERE status = 'queued' RETURNING id",
+    ):
+        assert len(rows(database_url, statement)) == 1
+    assert ada("mail", "resolve", second, "perhaps", "--from", ADA).code == 2
+    told = ada("mail", "resolve", second, "not_sent", "--from", ADA)
+    assert told.out == f"{second} is failed.\n"
+    assert ada("mail", "cancel", second, "--from", "nobody@agents.example", "--json").code == 5
+
+
 @pytest.mark.covers("cli-config-ops:A3", "FR-OUT-2")
 def test_refusals(ada: Cli, database_url: str) -> None:
     ada.json("identity", "create", "robot")
@@ -216,6 +250,16 @@ def test_refusals(ada: Cli, database_url: str) -> None:
     assert "error: identity_owner_required (409): " in told.err
     assert "\nfix: Set an owner" in told.err
     assert nothing_sent(database_url)
+
+
+@pytest.mark.covers("edge:G5", "FR-OUT-10")
+def test_how_large_a_message_may_be_is_set(ada: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "x" * 200_000
+    assert ada(*SEND, "--text-file", "-", "--dry-run", "--json", stdin=text).code == 0
+    monkeypatch.setenv("POSTROOM_OUTBOUND_MAX_MESSAGE_BYTES", "131072")
+    refused = ada(*SEND, "--text-file", "-", "--dry-run", "--json", stdin=text)
+    assert (refused.code, refused.error["code"]) == (7, "message_too_large")
+    assert refused.error["details"] == {"limit": 131072 - 8192}
 
 
 @pytest.mark.parametrize(

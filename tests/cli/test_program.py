@@ -17,8 +17,8 @@ VERBS = {
     "person": ("create", "set-password", "list"),
     "identity": ("create", "list"),
     "key": ("create", "list", "revoke"),
-    "mail": ("send", "reply"),
-    "queue": ("list", "show", "retry"),
+    "mail": ("send", "reply", "forward", "cancel", "resolve"),
+    "queue": ("list", "stats", "show", "retry"),
     "config": ("show", "check"),
 }
 

@@ -107,6 +107,10 @@ def test_mail_that_leaves(cli: Cli, database_url: str) -> None:
         (2, "retry", "r2@example.com"),
         (3, "delivered", "r3@example.com"),
     ]
+    figures = cli.json("queue", "stats")
+    assert {name: count for name, count in figures.items() if count} == {"pending": 1, "retry": 1, "delivered": 1}
+    assert {"bounce_pending", "bounce_processing", "received_today", "sent_today", "next_due_at"} < figures.keys()
+    assert cli("queue", "stats", "--quiet").out == "1\n"
     page = cli.json("queue", "list", "deliveries", "--limit", "2")
     assert page["next_cursor"] == "2"
     assert cli("queue", "list", "deliveries", "--cursor", "2", "--quiet").out == "3\n"

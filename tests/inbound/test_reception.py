@@ -9,7 +9,7 @@ import pytest
 from postroom.accounts.models import Mode
 from postroom.directory.models import Forward, IdentityKind, Recipient, Refusal
 from postroom.directory.rules import UNKNOWN
-from postroom.inbound.reception import Addressee, Passage, Reception
+from postroom.inbound.reception import Addressee, Passage, Reception, Taking
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.replies import LOCAL_ERROR, Reply, queued
 from tests.mailbox.letters import raw_mail
@@ -25,10 +25,15 @@ def recipient(address: str) -> Recipient:
 
 
 class FakeDoor:
-    """Has all addresses that begin with its name."""
+    """Has all addresses that begin with its name; `refusal` is given to mail that says Hello."""
 
-    def __init__(self, name: str, reply: Reply = queued("msg_door")) -> None:  # noqa: B008 - a constant
-        self.name, self.reply = name, reply
+    def __init__(
+        self,
+        name: str,
+        reply: Reply = queued("msg_door"),  # noqa: B008 - a constant
+        refusal: Reply | None = None,
+    ) -> None:
+        self.name, self.reply, self.refusal = name, reply, refusal
         self.taken: list[tuple[str, ...]] = []
         self.asked: list[str] = []
 
@@ -38,9 +43,15 @@ class FakeDoor:
             return None
         return UNKNOWN if mail_from == "nobody@example.com" else Passage(self, address, None)
 
-    async def take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
-        self.taken.append(tuple(address for address, _ in envelope.recipients))
-        return self.reply
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+        if self.refusal is not None and b"Hello" in raw:
+            return self.refusal
+
+        async def take() -> Reply:
+            self.taken.append(tuple(address for address, _ in envelope.recipients))
+            return self.reply
+
+        return take
 
 
 class FakeReceiver:
@@ -48,7 +59,7 @@ class FakeReceiver:
         self.reply = reply
         self.taken: list[tuple[str, ...]] = []
 
-    async def receive(self, envelope: Envelope[Any], raw: bytes) -> Reply:
+    async def receive(self, envelope: Envelope[Any], raw: bytes, *, loopback: int | None = None) -> Reply:
         self.taken.append(tuple(address for address, _ in envelope.recipients))
         return self.reply
 
@@ -155,15 +166,14 @@ async def test_what_an_alias_leads_elsewhere_goes_on() -> None:
 
 
 @pytest.mark.covers("mail-server:A6")
-async def test_what_a_passage_refuses_for_good_is_refused_before_anything_is_stored() -> None:
-    receiver, door = FakeReceiver(), FakeDoor("door")
-    picky = Passage(door, "picky@a.example", None, lambda raw: GONE if b"Hello" in raw else None)
-    here = reception(receiver, door)
-    message = await addressed(here, "box@a.example", "door@a.example")
-    message = message._replace(recipients=(*message.recipients, ("picky@a.example", picky)))
-    assert await here.receive(message, raw_mail()) == GONE
+@pytest.mark.parametrize("refusal", [GONE, BUSY])
+async def test_what_a_door_refuses_is_refused_before_anything_is_stored(refusal: Reply) -> None:
+    receiver, door, picky = FakeReceiver(), FakeDoor("door"), FakeDoor("picky", refusal=refusal)
+    here = reception(receiver, door, picky)
+    message = await addressed(here, "box@a.example", "door@a.example", "picky@a.example")
+    assert await here.receive(message, raw_mail()) == refusal
     assert (receiver.taken, door.taken) == ([], [])
     each = await here.receive_each(message, raw_mail())
-    assert each == (queued("msg_box"), queued("msg_door"), GONE)
+    assert each == (queued("msg_box"), queued("msg_door"), refusal)
     assert await here.receive(message, raw_mail(subject="x", body="x")) == queued("msg_box")
-    assert door.taken[-1] == ("door@a.example", "picky@a.example")
+    assert (door.taken[-1], picky.taken) == (("door@a.example",), [("picky@a.example",)])

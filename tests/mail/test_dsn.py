@@ -345,7 +345,7 @@ def test_qmail() -> None:
     found = parse_dsn(raw)
     assert found is not None
     assert [(item.final_recipient, item.status) for item in found.recipients] == [
-        ("a@example.com", "5.0.0"), ("b@example.com", "5.1.2")]  # fmt: skip
+        ("a@example.com", "5.1.1"), ("b@example.com", "5.1.2")]  # fmt: skip
     assert found.original_message_id == "o1@example.com"
 
 

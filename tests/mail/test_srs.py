@@ -96,9 +96,31 @@ def problem(rewriter: Rewriter, address: Address, now: datetime = NOW) -> SrsPro
 def test_time() -> None:
     made = moved(Address("", "ann", "example.org"), OURS)
     assert problem(OURS, made, NOW + timedelta(days=22)) is SrsProblem.EXPIRED
-    assert problem(OURS, made, NOW - timedelta(days=2)) is SrsProblem.EXPIRED
+    # Of the day after tomorrow nobody can have made one yet; nor is it good when the code of its day comes round.
+    for days in (-2, 1024, 1030, 2048):
+        assert problem(OURS, made, NOW + timedelta(days=days)) is SrsProblem.FORGED
     assert OURS.reverse(made, NOW - timedelta(days=1)) == Address("", "ann", "example.org")
     assert OURS.reverse(made, NOW + timedelta(days=21)) is not None
+
+
+@pytest.mark.covers("mail-server:A6")
+def test_time_of_what_was_forwarded_before() -> None:
+    made = moved(moved(Address("", "ann", "example.org"), THEIRS), ROOMY)
+    assert made.local.startswith("SRS1=")
+    assert problem(ROOMY, made, NOW + timedelta(days=22)) is SrsProblem.EXPIRED
+    assert ROOMY.reverse(made, NOW + timedelta(days=21)) is not None
+    # Whoever passes it on from here renews it.
+    again = moved(made, ROOMY, NOW + timedelta(days=20))
+    assert len(again.local) == len(made.local)
+    assert ROOMY.reverse(again, NOW + timedelta(days=41)) == ROOMY.reverse(made, NOW)
+
+
+@pytest.mark.covers("mail-server:A6")
+@given(SENDERS)
+def test_another_domain_with_the_same_key(sender: Address) -> None:
+    other = Rewriter("other.example", [KEY], max_local=255)
+    for made in (moved(sender, ROOMY), moved(moved(sender, THEIRS), ROOMY)):
+        assert problem(other, Address("", made.local, "other.example")) is SrsProblem.FORGED
 
 
 def test_keys_rotate() -> None:

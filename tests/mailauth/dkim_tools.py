@@ -2,13 +2,16 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from postroom.mailauth.dkim_key import Algorithm, PrivateKey
 from postroom.mailauth.dkim_result import SignatureResult
 from postroom.mailauth.dkim_sign import Signer
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError
+
+T = TypeVar("T")
 
 NOW = 1_750_000_000
 DOMAIN = "example.com"
@@ -66,15 +69,19 @@ def _keys() -> tuple[PrivateKey, PrivateKey]:
     return rsa_key(), ed_key()
 
 
-def run(raw: bytes, resolver: Answers | None = None, *, now: int = NOW) -> tuple[SignatureResult, ...]:
-    """The results, without a loop: the answers are there at once."""
-    work = verify(raw, resolver if resolver is not None else published(), now=now)
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """Its result, without a loop: the answers are there at once."""
     try:
         work.send(None)
     except StopIteration as end:
-        found: tuple[SignatureResult, ...] = end.value
+        found: T = end.value
         return found
     raise AssertionError("it waited for something else than the resolver")
+
+
+def run(raw: bytes, resolver: Answers | None = None, *, now: int = NOW) -> tuple[SignatureResult, ...]:
+    """The results for a whole message."""
+    return done(verify(raw, resolver if resolver is not None else published(), now=now))
 
 
 def one(raw: bytes, resolver: Answers | None = None, *, now: int = NOW) -> SignatureResult:

@@ -51,6 +51,7 @@ from tests.outbound.submitting import DOMAIN, HASH_KEY, PostOffice, post_office
 HOSTNAME = "mx.agents.example"
 OWN = "acme.example"
 """A domain of the office's tenant."""
+BINARY = "BODY=BINARYMIME"
 
 
 @dataclass
@@ -172,9 +173,11 @@ class Crossroads:
         """A message over SMTP: the reply to each RCPT, and under "" the last one, if it came to that."""
         return await asyncio.to_thread(_send, self.smtp, raw, to, sender, options)
 
-    async def send_lmtp(self, raw: bytes, *to: str, sender: str = "ann@example.com") -> list[int]:
+    async def send_lmtp(
+        self, raw: bytes, *to: str, sender: str = "ann@example.com", options: Sequence[str] = ()
+    ) -> list[int]:
         """A message over LMTP: the code for each recipient after the dot."""
-        return await asyncio.to_thread(_send_lmtp, self.lmtp, raw, to, sender)
+        return await asyncio.to_thread(_send_lmtp, self.lmtp, raw, to, sender, options)
 
     # -- what became of it
 
@@ -205,19 +208,27 @@ def _send(port: int, raw: bytes, to: Sequence[str], sender: str, options: Sequen
             code, text = client.rcpt(address)
             answers[address] = code, text.decode()
         if any(code == 250 for code, _ in answers.values()):
-            code, text = client.data(raw)
+            code, text = _data(client, raw, options)
             answers[""] = code, text.decode()
         return answers
 
 
-def _send_lmtp(port: int, raw: bytes, to: Sequence[str], sender: str) -> list[int]:
+def _data(client: smtplib.SMTP, raw: bytes, options: Sequence[str]) -> tuple[int, bytes]:
+    """The message, in one chunk where it is binary (RFC 3030)."""
+    if BINARY not in options:
+        return client.data(raw)
+    client.send(b"BDAT %d LAST\r\n" % len(raw) + raw)
+    return client.getreply()
+
+
+def _send_lmtp(port: int, raw: bytes, to: Sequence[str], sender: str, options: Sequence[str]) -> list[int]:
     with smtplib.LMTP("127.0.0.1", port, "front.example", timeout=60) as client:
         client.ehlo()
-        client.mail(sender)
+        client.mail(sender, options)
         accepted = [address for address in to if client.rcpt(address)[0] == 250]
         if not accepted:
             return []
-        codes = [client.data(raw)[0]]
+        codes = [_data(client, raw, options)[0]]
         return codes + [client.getreply()[0] for _ in accepted[1:]]
 
 

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
 from postroom.db import Database
+from postroom.events.catalogue import DELIVERY_UPDATED
 from postroom.inbound.describe import describe
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.net.mx import Family, RoutePolicy
@@ -200,9 +203,15 @@ class MailRoom:
         return str(found)
 
     async def events(self, message_id: str | None = None) -> list[tuple[str, dict[str, Any]]]:
-        """Types and data, in the mailbox's order."""
-        import orjson
+        """Types and data of what integrators are told, in the mailbox's order."""
+        return [event for event in await self.all_events(message_id) if event[0] != DELIVERY_UPDATED]
 
+    async def updates(self, message_id: str | None = None) -> list[dict[str, Any]]:
+        """What mail clients are told of deliveries (C2)."""
+        return [data for kind, data in await self.all_events(message_id) if kind == DELIVERY_UPDATED]
+
+    async def all_events(self, message_id: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+        """Types and data, in the mailbox's order."""
         async with self.db.acquire() as conn:
             rows = await conn.fetch(
                 "SELECT e.type, e.payload FROM events e LEFT JOIN messages m ON m.id = e.message_id "

@@ -117,6 +117,7 @@ class Returning:
             room.ids,
             paths=self.paths,
             role_mail=role_mail,
+            directory=directory.resolve,
             platform_domain=PLATFORM,
             changed=lambda ref, modseq: room.changed.append((ref, modseq)),
         )

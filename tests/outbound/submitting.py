@@ -99,7 +99,7 @@ class PostOffice:
             changed=self.changed.extend,
             wake=lambda: self.woken.append(None),
         )
-        options: dict[str, Any] = {"limits": self.limits, "route": self.route, **changes}
+        options: dict[str, Any] = {"limits": self.limits, "route": self.route, "sign": self.sign, **changes}
         return Submission(
             self.db,
             acceptance,
@@ -108,7 +108,6 @@ class PostOffice:
             self.ids,
             hostname="mail.agents.example",
             version="1",
-            sign=self.sign,
             blobs=self.blobs,
             **options,
         )

@@ -26,7 +26,7 @@ from postroom.servers.submission import Door
 from postroom.smtp.envelope import SessionInfo
 from tests.mailauth.dkim_tools import published, rsa_key
 from tests.mailbox.letters import check_mailbox
-from tests.outbound.crossroads import OWN, Crossroads, crossroads
+from tests.outbound.crossroads import BINARY, OWN, Crossroads, crossroads
 from tests.outbound.fake_mx import FakeMx, Received
 from tests.outbound.submitting import DOMAIN, mail
 
@@ -193,6 +193,49 @@ async def test_what_its_domain_asks_to_reject_is_never_passed_on(here: Crossroad
     code, text = (await here.send(LETTER, OUT, sender=ANN))[""]
     assert (code, text[:5]) == (550, "5.7.1")
     assert await here.relayed() == []
+
+
+@pytest.mark.covers("mail-server:A6", "decisions:B9")
+async def test_nobody_is_told_that_what_a_mailbox_has_is_rejected(here: Crossroads) -> None:
+    await here.alias(OUT, TARGET)
+    here.refused_by_policy = True
+    carol = f"carol@{DOMAIN}"
+    assert (await here.send(LETTER, carol, OUT, sender=ANN))[""][0] == 550
+    assert await here.inbox(here.office.carol.id) == []
+    assert await here.send_lmtp(LETTER, carol, OUT, sender=ANN) == [250, 550]
+    assert len(await here.inbox(here.office.carol.id)) == 1
+
+
+BINARY_PART = (
+    b"Content-Type: application/octet-stream\r\nContent-Transfer-Encoding: binary\r\n\r\n" + b"\x00\xff\n\r" * 50
+)
+SIGNED_BINARY = (
+    b"MIME-Version: 1.0\r\nSubject: Signed\r\nContent-Type: multipart/signed; boundary=b; micalg=x;"
+    b" protocol=x/y\r\n\r\n--b\r\n" + BINARY_PART + b"\r\n--b\r\nContent-Type: x/y\r\n\r\nx\r\n--b--\r\n"
+)
+
+
+@pytest.mark.covers("mail-server:A6", "RFC 3030 §3", "RFC 3463 §3.7")
+async def test_binary_mail_is_converted_or_refused_before_anybody_has_it(here: Crossroads) -> None:
+    await here.alias(OUT, TARGET)
+    carol, options = f"carol@{DOMAIN}", [BINARY]
+    code, text = (await here.send(SIGNED_BINARY, carol, OUT, sender=ANN, options=options))[""]
+    assert (code, text[:5]) == (554, "5.6.3")
+    assert await here.inbox(here.office.carol.id) == []
+    # Where each has an answer of its own, the mailbox takes it; and alone, too.
+    assert await here.send_lmtp(SIGNED_BINARY, carol, OUT, sender=ANN, options=options) == [250, 554]
+    dave = f"dave@{DOMAIN}"
+    assert (await here.send(SIGNED_BINARY, dave, sender=ANN, options=options))[""][0] == 250
+    plain = b"MIME-Version: 1.0\r\nSubject: Plain\r\n" + BINARY_PART
+    assert (await here.send(plain, carol, OUT, sender=ANN, options=options))[""][0] == 250
+    async with FakeMx() as mx:
+        here.net.add("target.example", mx)
+        await here.work()
+        (received,) = mx.delivered
+    assert received.data.isascii()
+    assert email.message_from_bytes(received.data).get_payload(decode=True) == b"\x00\xff\n\r" * 50
+    kept = await here.inbox(here.office.carol.id)
+    assert [raw.endswith(sent) for raw, sent in zip(kept, (SIGNED_BINARY, plain), strict=True)] == [True, True]
 
 
 @pytest.mark.covers("FR-TEN-2")
@@ -391,8 +434,9 @@ async def test_what_no_bounce_is_or_is_none_of_ours_goes_nowhere(here: Crossroad
     assert await answer(f"{local}@elsewhere.example") == "550 5.7.1"
     assert await answer(f"srs0@{domain}") == "550 5.1.1"
     assert await answer(f"srs0-x@{domain}") == "550 5.1.1"
-    # Any domain of ours takes it; a tenant that is suspended, or gone, does not.
-    assert await answer(f"{local}@{DOMAIN}") == "250 2.1.5"
+    # No other domain of ours takes it, nor does a tenant that is suspended, or gone.
+    assert await answer(f"{local}@{DOMAIN}") == "550 5.1.1"
+    assert await answer(f"{local}@{domain.upper()}") == "250 2.1.5"
     for status, expected in (("suspended", "450 4.2.1"), ("erasing", "550 5.1.1"), ("active", "250 2.1.5")):
         await here.office.execute("UPDATE tenants SET status = $1", status)
         assert await answer(sender) == expected

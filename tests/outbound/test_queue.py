@@ -15,10 +15,10 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.db.pool import Connection
-from postroom.outbound import claiming
+from postroom.outbound import bounces, claiming
 from postroom.outbound.claiming import Room
-from postroom.outbound.models import RouteKind
-from postroom.outbound.queue import MailQueue, QueueState, prune_attempts
+from postroom.outbound.models import QueueState, RouteKind
+from postroom.outbound.queue import MailQueue, QueueStatistics, prune_attempts
 from postroom.outbound.routes import RelayUse, Routes
 from postroom.outbound.rules import Action
 from tests.mailbox.letters import check_mailbox
@@ -81,9 +81,6 @@ async def test_what_is_shown(room: MailRoom) -> None:
     assert got is not None
     assert [(one.attempt, one.status_code, one.remote_mx) for one in got[1]] == [(1, 451, "mx0.example.com")]
     assert await queue.get(10**9) is None
-    counts, due = await queue.counts()
-    assert counts == {QueueState.DELIVERED: 1, QueueState.RETRY: 1, QueueState.FAILED: 1, QueueState.PENDING: 1}
-    assert due == later.next_attempt_at
     async with room.db.acquire() as conn:
         await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
     assert (await queue.list(states=[QueueState.DELIVERING]))[0].recipient == "bob@example.org"
@@ -103,6 +100,55 @@ async def test_what_ended_long_ago_is_not_listed_any_more(room: MailRoom) -> Non
     (left,) = await queue.list()
     assert left.recipient == "later@example.com"
     assert await queue.list(states=[QueueState.DELIVERED]) == []
+
+
+def there_is(figures: QueueStatistics) -> dict[str, int]:
+    return {state.value: count for state, count in figures.counts.items() if count}
+
+
+@pytest.mark.covers("mail-server:C9")
+async def test_the_figures(room: MailRoom) -> None:
+    answers: dict[str, list[str | None]] = {"later@example.com": ["451 Later"], "gone@example.com": ["550 5.1.1 No"]}
+    queue = queue_of(room)
+    empty = await queue.statistics()
+    assert (there_is(empty), empty.next_due_at) == ({}, None)
+    assert list(empty.counts) == list(QueueState), "what there is nothing of is 0"
+    async with FakeMx(replies=answers) as mx:
+        room.net.add("example.com", mx)
+        await room.accept("anna@example.com", "later@example.com", "gone@example.com")
+        await room.dispatcher().run_due()
+        held = await room.accept("held@example.com")
+        await queue.act(Action.HOLD, [(await room.row(held))["id"]])
+        await room.accept("bob@example.com")
+        async with room.db.acquire() as conn:
+            await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+    figures = await queue.statistics()
+    assert there_is(figures) == {"delivered": 1, "retry": 1, "failed": 1, "held": 1, "delivering": 1}
+    (later,) = await queue.list(states=[QueueState.RETRY])
+    assert figures.next_due_at == later.next_attempt_at
+    assert (figures.bounce_pending, figures.bounce_processing) == (1, 0), "the sender is to be told of one"
+    assert (figures.sent_today, figures.received_today) == (1, 0)
+    async with room.db.acquire() as conn:
+        await bounces.QUEUE.claim(conn, now=room.clock.now(), limit=10)
+        await conn.execute("UPDATE messages SET source = 'mx' WHERE status = 'queued'")
+    figures = await queue.statistics()
+    assert (figures.bounce_pending, figures.bounce_processing, figures.received_today) == (0, 1, 2)
+
+
+@pytest.mark.covers("mail-server:C9")
+async def test_a_day_begins_at_midnight_and_what_ended_leaves_the_figures(room: MailRoom) -> None:
+    room.clock.set(room.clock.now().replace(hour=23, minute=59, second=59))
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        await room.accept("anna@example.com")
+        await room.dispatcher().run_due()
+    queue = queue_of(room)
+    assert (await queue.statistics()).sent_today == 1
+    room.clock.advance(1)
+    figures = await queue.statistics()
+    assert (figures.sent_today, there_is(figures)) == (0, {"delivered": 1})
+    room.clock.advance(30 * 86_400)
+    assert there_is(await queue.statistics()) == {}
 
 
 @pytest.mark.covers("mail-server:C2", "mail-server:C3")

@@ -17,7 +17,7 @@ from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailauth.dkim_result import Status
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError, TemporaryResolverError
-from postroom.net.dkim_resolver import TxtRecords
+from postroom.net.auth_resolver import MessageResolver
 from postroom.outbound import wire
 from postroom.outbound.signing import DkimKeys, PublicKey, RotationError
 from tests.mailbox.letters import make_boxes, raw_mail
@@ -43,7 +43,7 @@ def published(found: Sequence[PublicKey]) -> FakeDns:
 
 
 async def judged(raw: bytes, dns: FakeDns, clock: ManualClock) -> list[tuple[Status, str | None]]:
-    results = await verify(raw, TxtRecords(dns), now=int(clock.now().timestamp()))
+    results = await verify(raw, MessageResolver(dns, clock), now=int(clock.now().timestamp()))
     return [(result.status, result.domain) for result in results]
 
 
@@ -123,6 +123,110 @@ async def test_rotation(db: Database, clock: ManualClock, ids: IdGenerator) -> N
     assert third.record != first.record
 
 
+def both(db: Database, clock: ManualClock, **options: object) -> DkimKeys:
+    return keys(db, clock, algorithm=Algorithm.RSA_SHA256, second=True, **options)
+
+
+def states(found: Sequence[PublicKey]) -> list[tuple[str, str, bool, bool]]:
+    """Selector, kind of key, whether it signs, whether it retires."""
+    return [(key.selector, key.algorithm, key.signs, key.retire_at is not None) for key in found]
+
+
+RSA, ED = "rsa-sha256", "ed25519-sha256"
+
+
+@pytest.mark.covers("mail-server:C8", "decisions:D2", "RFC 8463 §3")
+@pytest.mark.parametrize("size", [0, 70_000])
+async def test_a_second_signature(db: Database, clock: ManualClock, ids: IdGenerator, size: int) -> None:
+    """Both verify by our code and by other people's, which goes by the machine's clock."""
+    domain = await domain_of(db, ids, clock)
+    clock.set(SystemClock().now())
+    made = both(db, clock, offload=in_process)
+    raw = b"List-Unsubscribe: <https://a.example/u>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n" + MAIL
+    signed = await made.sign(raw + b"x" * size + b"\r\n" * bool(size), domain)
+    found = await made.show(domain)
+    assert states(found) == [("pm1", RSA, True, False), ("pm1e", ED, True, False)]
+    assert found[1].name == f"pm1e._domainkey.{domain}"
+    assert await judged(signed, published(found), clock) == [(Status.PASS, domain)] * 2
+    records = {f"{key.name}.".encode(): key.record.encode() for key in found}
+    other = dkim.DKIM(signed)
+    for at, algorithm in enumerate((RSA, ED)):
+        assert other.verify(idx=at, dnsfunc=lambda name, timeout=0: records.get(name, b""))
+        assert other.signature_fields[b"a"] == algorithm.encode()
+        # Somebody who takes the list's headers away, or adds a From, breaks both (RFC 8058 §4, RFC 6376 §8.15).
+        for broken in (
+            signed.replace(b"List-Unsubscribe-Post:", b"X-Nothing:"),
+            b"From: eve@evil.example\r\n" + signed,
+        ):
+            with pytest.raises(AssertionError):
+                assert dkim.DKIM(broken).verify(idx=at, dnsfunc=lambda name, timeout=0: records.get(name, b""))
+
+
+@pytest.mark.covers("mail-server:C8")
+async def test_the_second_key_is_shown_before_it_signs(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
+    domain = await domain_of(db, ids, clock)
+    off = keys(db, clock, algorithm=Algorithm.RSA_SHA256)
+    assert states(await off.show(domain)) == [("pm1", RSA, True, False)]
+    shown = await off.show(domain, second=True)
+    assert states(shown) == [("pm1", RSA, True, False), ("pm1e", ED, False, False)]
+    assert (await off.sign(MAIL, domain)).count(b"DKIM-Signature:") == 1
+    on = both(db, clock)
+    assert (await on.sign(MAIL, domain)).count(b"DKIM-Signature:") == 2
+    assert [key.record for key in await on.show(domain)] == [key.record for key in shown], "it is the same key"
+
+
+@pytest.mark.covers("mail-server:C8")
+async def test_both_keys_rotate_together(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
+    domain = await domain_of(db, ids, clock)
+    made = both(db, clock)
+    old = await made.sign(MAIL, domain)
+    rotated = await made.rotate(domain)
+    assert states(rotated) == [
+        ("pm1", RSA, True, False),
+        ("pm1e", ED, True, False),
+        ("pm2", RSA, False, False),
+        ("pm2e", ED, False, False),
+    ]
+    assert await made.rotate(domain) == rotated
+    switched = await made.switch(domain)
+    assert states(switched) == [
+        ("pm1", RSA, False, True),
+        ("pm1e", ED, False, True),
+        ("pm2", RSA, True, False),
+        ("pm2e", ED, True, False),
+    ]
+    new = await made.sign(MAIL, domain)
+    for signed, selectors in ((old, (b"s=pm1;", b"s=pm1e;")), (new, (b"s=pm2;", b"s=pm2e;"))):
+        assert all(selector in signed for selector in selectors)
+        assert await judged(signed, published(switched), clock) == [(Status.PASS, domain)] * 2
+    with pytest.raises(RotationError):
+        await made.rotate(domain)
+    clock.advance(30 * 86400)
+    third = await made.rotate(domain)
+    assert states(third)[:2] == [("pm1", RSA, False, False), ("pm1e", ED, False, False)]
+    assert not {key.record for key in third[:2]} & {key.record for key in switched}
+
+
+async def test_many_at_once_make_one_pair(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
+    domain = await domain_of(db, ids, clock)
+    nodes = [both(db, clock) for _ in range(3)]
+    signed = await asyncio.gather(*(node.sign(MAIL, domain) for node in nodes for _ in range(3)))
+    found = await nodes[0].show(domain)
+    assert len(found) == 2
+    for one in signed:
+        assert await judged(one, published(found), clock) == [(Status.PASS, domain)] * 2
+
+
+async def test_beside_ed25519_there_is_no_second_key(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
+    """A domain whose key was made while the setting said so."""
+    domain = await domain_of(db, ids, clock)
+    await keys(db, clock).sign(MAIL, domain)
+    made = both(db, clock)
+    assert (await made.sign(MAIL, domain)).count(b"DKIM-Signature:") == 1
+    assert states(await made.show(domain, second=True)) == [("pm1", ED, True, False)]
+    assert states(await made.rotate(domain))[1:] == [("pm2", RSA, False, False), ("pm2e", ED, False, False)]
+
+
 @pytest.mark.covers("mail-server:C8")
 async def test_without_the_master_key_nothing_goes_out_unsigned(
     db: Database, clock: ManualClock, ids: IdGenerator
@@ -150,9 +254,9 @@ def test_sealing() -> None:
             sealer.open(broken, "here")
 
 
-async def test_txt_records() -> None:
+async def test_txt_records(clock: ManualClock) -> None:
     dns = FakeDns(texts={"a.example": [b"one", b"two"]}, broken={"b.example"})
-    records = TxtRecords(dns, within=1.0)
+    records = MessageResolver(dns, clock)
     assert list(await records.txt("a.example")) == [b"one", b"two"]
     with pytest.raises(NameNotFoundError):
         await records.txt("c.example")

@@ -20,6 +20,7 @@ from postroom.directory import IdentityKind
 from postroom.mail import mime
 from postroom.outbound.submission import Destination, SubmissionLimits, reply_of
 from postroom.outbound.submitted import REPLIES, Read, read
+from postroom.outbound.thread_lock import ThreadLocks
 from postroom.servers.submission import Door
 from postroom.smtp.envelope import SessionInfo
 from postroom.smtp.params import Body, MailParameters, Notify, RcptParameters, Return
@@ -324,6 +325,72 @@ async def received(office: PostOffice, more: str = "", kind: str = "normal") -> 
     )
 
 
+async def leave(office: PostOffice) -> None:
+    """What was accepted has left, and with it the locks of threads."""
+    await office.execute("UPDATE threads SET lock_owner = NULL, lock_until = NULL")
+
+
+async def lock(office: PostOffice) -> tuple[str | None, str | None]:
+    """Who holds the thread of what was received, and the message that was accepted last."""
+    (row,) = await office.rows("SELECT lock_owner FROM threads WHERE seq = 900")
+    sent = await office.rows("SELECT public_id FROM messages WHERE source = 'send' ORDER BY id DESC LIMIT 1")
+    return row["lock_owner"], sent[0]["public_id"] if sent else None
+
+
+@pytest.mark.covers("edge:C4", "FR-OUT-9", "mail-server:A3")
+async def test_an_agent_answers_one_at_a_time(office: PostOffice) -> None:
+    await received(office)
+    address = f"robot@{DOMAIN}"
+    account = await office.account(address, await office.key())
+    locks = ThreadLocks(office.db, office.clock, wait=0.05, poll=0.01)
+    submission = office.submission(locks=locks)
+
+    async def send(**more: str) -> str:
+        envelope = await office.envelope("ann@example.com", mail_from=address)
+        reply = await submission.submit(envelope, mail(address, **more), account)
+        return f"{reply.code} {reply.enhanced}"
+
+    answer = {"In_Reply_To": "<q@example.com>"}
+    # What is refused gives the lock back.
+    strict = office.submission(locks=locks, limits=SubmissionLimits(0, 100))
+    envelope = await office.envelope("ann@example.com", mail_from=address)
+    assert (await strict.submit(envelope, mail(address, **answer), account)).code == 452
+    assert await lock(office) == (None, None)
+    assert await send(**answer) == "250 2.0.0"
+    owner, sent = await lock(office)
+    assert owner == sent is not None
+    assert await send(**answer) == "451 4.3.0", "the one before has not left"
+    assert await lock(office) == (owner, sent)
+    # What answers nothing waits for nobody; nor does a person.
+    assert await send() == "250 2.0.0"
+    assert (await submit(office, mail(**answer))).startswith("250 ")
+    await leave(office)
+    assert await send(**answer) == "250 2.0.0"
+
+
+@pytest.mark.covers("edge:C4")
+async def test_the_lock_of_another_thread_is_given_back(office: PostOffice) -> None:
+    """Where the message goes its References may say otherwise."""
+    await received(office)
+    address = f"robot@{DOMAIN}"
+    account = await office.account(address, await office.key())
+    raw = mail(address, In_Reply_To="<q@example.com>")
+    other = "UPDATE messages SET reference_ids = '{}', rfc_message_id = $1 WHERE id = 900"
+    real = office.sign
+
+    async def sign(wire: bytes, domain: str) -> bytes:
+        # After the answer's target was looked up, and before it is filed.
+        await office.execute(other, "gone@example.com")
+        return await real(wire, domain)
+
+    envelope = await office.envelope("ann@example.com", mail_from=address)
+    reply = await office.submission(sign=sign).submit(envelope, raw, account)
+    assert reply.code == 250
+    assert (await lock(office))[0] is None
+    (row,) = await office.rows("SELECT t.lock_owner FROM threads t WHERE seq <> 900")
+    assert row["lock_owner"] == (await lock(office))[1]
+
+
 @pytest.mark.covers("edge:N13", "FR-OUT-14", "mail-server:A6")
 @pytest.mark.parametrize(
     ("fields", "hop"),
@@ -373,6 +440,7 @@ async def test_an_agents_automatic_answers_end(office: PostOffice, fields: str, 
     answer = {"In_Reply_To": "<q@example.com>", "Auto_Submitted": "Auto-Replied (away)"}
     for _ in range(taken):
         assert (await send(**answer)).startswith("250 ")
+        await leave(office)
     assert await send(**answer) == "550 5.7.1 auto_reply_not_allowed"
     # What says that it is no answer by machine is none.
     assert (await send(In_Reply_To="<q@example.com>")).startswith("250 ")
@@ -396,6 +464,7 @@ async def test_an_agents_controls_hold_here_too(office: PostOffice) -> None:
     # The token in an address is that of a thread; it is Ann whom this goes to.
     assert await send("ann+x@example.com", In_Reply_To="<q@example.com>") == "550 5.7.1 recipient_not_allowed"
     assert (await send("ann+t01.0123abcd@example.com", In_Reply_To="<q@example.com>")).startswith("250 ")
+    await leave(office)
     # Whom it has written to it knows.
     assert (await send("ann@example.com")).startswith("250 ")
     await office.execute("UPDATE identities SET send_policy_json = '{\"require_known_recipient\": false}'")

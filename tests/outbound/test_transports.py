@@ -382,7 +382,7 @@ async def test_a_mailbox_that_fills_up_is_alone_with_that(room: MailRoom) -> Non
     async def resolve(address: str, mail_from: str) -> To:
         return To(address, len(address))
 
-    async def receive(envelope: Any, raw: bytes) -> Any:
+    async def receive(envelope: Any, raw: bytes, *, loopback: int | None) -> Any:
         full = any(address.startswith("full@") for address, _ in envelope.recipients)
         return MAILBOX_FULL if full else replies.queued("msg_1")
 

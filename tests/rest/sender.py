@@ -98,11 +98,20 @@ class Sender:
         (row,) = await self.rows("SELECT count(*) FROM messages WHERE direction = 'outbound'")
         (held,) = await self.rows("SELECT count(*) FROM threads WHERE lock_owner IS NOT NULL")
         keys = [key for key in await self.world.blobs.list("t") if "/out/" in key]
-        return {**found, "messages": row[0], "locks": held[0], "wires": len(keys)}
+        wires = [key for key in keys if key.endswith(".eml")]
+        return {**found, "messages": row[0], "locks": held[0], "wires": len(wires), "beside": len(keys) - len(wires)}
 
 
-NOTHING = {"outbound_messages": 0, "deliveries": 0, "send_ledger": 0, "messages": 0, "locks": 0, "wires": 0}
-ONE = {"outbound_messages": 1, "deliveries": 1, "send_ledger": 1, "messages": 1, "locks": 0, "wires": 1}
+NOTHING = {
+    "outbound_messages": 0,
+    "deliveries": 0,
+    "send_ledger": 0,
+    "messages": 0,
+    "locks": 0,
+    "wires": 0,
+    "beside": 0,
+}
+ONE = {"outbound_messages": 1, "deliveries": 1, "send_ledger": 1, "messages": 1, "locks": 0, "wires": 1, "beside": 1}
 
 
 async def make_sender(world: World, username: str = "robot", **more: Any) -> Sender:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from postroom.servers.http import HttpLimits, HttpListener
+from postroom.servers.http import HttpLimits, HttpListener, create_http
+from postroom.servers.http.bodies import MAX_BODY, max_body
 from tests.rest.contract import check
 from tests.rest.world import TRACE, World, simple_mail
 
@@ -228,6 +230,19 @@ async def test_too_large_a_body_is_refused_while_it_streams(world: World) -> Non
                 assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
                 assert b'"payload_too_large"' in await reader.readuntil(b"}")
             writer.close()
+
+
+@pytest.mark.covers("edge:G5")
+async def test_a_body_may_be_as_large_as_its_message(world: World) -> None:
+    """1.4 octets for each octet of the message (outbound §6.7)."""
+    assert (max_body(5 * 1024 * 1024), max_body(10_000_000), max_body(65536)) == (MAX_BODY, 14_000_000, MAX_BODY)
+    body = b'{"a": "' + b"x" * (8 << 20) + b'"}'
+    path = f"/v1/tenants/{world.tenant.public_id}/identities"
+    for limit, status in ((MAX_BODY, 413), (max_body(10_000_000), 400)):
+        app = create_http(replace(world.app.services, max_body=limit))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api.example") as client:
+            response = await client.post(path, content=body, headers={**world.key, "content-type": "application/json"})
+        assert response.status_code == status
 
 
 async def test_draining(world: World) -> None:

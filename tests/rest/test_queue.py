@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -11,8 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from postroom.accounts import Level
+from postroom.events.catalogue import timestamp
 from postroom.mailbox.models import MailboxRef
-from postroom.outbound.queue import MailQueue, QueueState
+from postroom.outbound.models import QueueState
+from postroom.outbound.queue import MailQueue
 from postroom.servers.http import create_http
 from tests.rest.sender import ANNA, BODY, Sender, code, details, make_sender
 from tests.rest.world import World
@@ -135,6 +138,7 @@ def test_the_document(desk: Desk) -> None:
     assert set(found) == {
         ("GET", ""),
         ("GET", "/{queue_id}"),
+        ("GET", "/stats"),
         *(("POST", f"/{{queue_id}}/{action}") for action in ACTIONS),
     }
     for (method, path), operation in found.items():
@@ -143,7 +147,7 @@ def test_the_document(desk: Desk) -> None:
         assert operation["x-idempotency"] == ("optional" if method == "POST" else "none")
         assert "requestBody" not in operation
         assert "422" not in operation["responses"]
-        if path:
+        if "{" in path:
             (parameter,) = [one for one in operation["parameters"] if one["in"] == "path"]
             assert parameter["schema"]["type"] == "integer"
             assert operation["responses"]["404"]["x-error-codes"] == ["message_not_found"]
@@ -156,6 +160,21 @@ def test_the_document(desk: Desk) -> None:
 
 
 # -- what is shown
+
+
+@pytest.mark.covers("mail-server:C9")
+async def test_figures(desk: Desk) -> None:
+    world = desk.world
+    first, second = await desk.sent(ANNA, "bo@example.org")
+    await desk.state(first, "status = 'delivered', next_attempt_at = NULL, last_attempt_at = created_at")
+    later = world.clock.now() + timedelta(hours=1)
+    await desk.sender.execute("UPDATE deliveries SET next_attempt_at = $2 WHERE id = $1", second, later)
+    answer = (await desk.get("/stats")).json()
+    desk.check("QueueStatistics", answer)
+    found = {name: value for name, value in answer.items() if value}
+    assert found == {"pending": 1, "delivered": 1, "sent_today": 1, "next_due_at": timestamp(later)}
+    for headers in (world.key, world.other_key):
+        assert code(await desk.get("/stats", headers)) == "permission_denied"
 
 
 @pytest.mark.covers("mail-server:C1", "mail-server:C2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from postroom.accounts import Level, Mode, NewTenant
 from postroom.directory import PauseReason
+from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.sent_copy import ledger_key
 from tests.rest.contract import check
 from tests.rest.sender import ANNA, BODY, NOTHING, ONE, OWN, Sender, code, details, letter, make_sender, parts
 from tests.rest.world import World
@@ -231,6 +234,39 @@ async def test_refusals(sender: Sender, change: dict[str, Any], expected: str, p
     assert code(await sender.send(body, key=None, dry_run=True)) == expected
     # Nothing was recorded: the key serves the corrected request.
     assert (await sender.send()).status_code == 202
+
+
+@pytest.mark.covers("FR-OUT-1", "edge:G1")
+async def test_what_restores_the_ledger_lies_beside_the_sent_copy(sender: Sender) -> None:
+    """After a restore of the database to a time before, the key of what was sent since is known from there."""
+    blobs, sent = sender.world.blobs, (await sender.send(BODY, key="order-17:confirm")).json()
+    (row,) = await sender.rows("SELECT * FROM send_ledger")
+    (copy,) = await sender.rows("SELECT blob_key FROM messages WHERE public_id = $1", sent["id"])
+    (key,) = [key for key in await blobs.list("t") if key.endswith(".json")]
+    assert key == ledger_key(copy["blob_key"])
+    raw = await blobs.get(key)
+    assert json.loads(raw) == {
+        "tenant": sender.world.tenant.public_id,
+        "identity": sender.box.public_id,
+        "message": sent["id"],
+        "idem_key_sha256": hashlib.sha256(b"order-17:confirm").hexdigest(),
+        "fingerprint": row["fingerprint"],
+        "operation": "send",
+    }
+    assert b"order-17" not in raw, "the key itself is kept nowhere"
+
+
+async def test_it_goes_with_the_message(sender: Sender) -> None:
+    sent = (await sender.send(BODY, key="k")).json()
+    assert (await sender.world.post(sender.at(sent["id"], "cancel"), key="c")).status_code == 200
+    assert (await sender.traces())["beside"] == 1
+    world = sender.world
+    ref = MailboxRef(sender.box.tenant_id, sender.box.id)
+    (place,) = await sender.rows("SELECT folder_id, uid FROM placements")
+    await sender.execute("UPDATE placements SET flags = flags || '{$deleted}'")
+    await sender.execute("UPDATE folders SET deleted_count = 1 WHERE id = $1", place["folder_id"])
+    assert await world.mailboxes.expunge(ref, place["folder_id"]) == [place["uid"]]
+    assert await world.blobs.list("t") == []
 
 
 @pytest.mark.covers("edge:G5", "FR-OUT-10")

@@ -27,6 +27,7 @@ from .settings_tree import (
     LmtpSettings,
     LogFormat,
     LogLevel,
+    OutboundSettings,
     PlaintextAuth,
     QueueSettings,
     RelayTls,
@@ -53,6 +54,7 @@ __all__ = [
     "LmtpSettings",
     "LogFormat",
     "LogLevel",
+    "OutboundSettings",
     "PlaintextAuth",
     "QueueSettings",
     "RelayTls",
@@ -88,6 +90,7 @@ _ALIASES: Final = {
     "POSTROOM_TLS_KEY": "tls.key_path",
     "POSTROOM_MAX_MESSAGE_BYTES": "limits.max_message_size",
     "POSTROOM_RESOLVERS": "dns.resolvers",
+    "POSTROOM_MARKETING_DIRECT": "outbound.marketing_direct",
 }
 # Read by other parts: where the file is, and the secrets (see `base.secrets`).
 _ELSEWHERE: Final = frozenset(

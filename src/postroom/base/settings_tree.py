@@ -247,11 +247,24 @@ class QueueSettings(_Section):
     """How long the queue shows what is done with, and keeps its attempts."""
 
 
+class OutboundSettings(_Section):
+    """What is composed here: by the API, agents and the command line."""
+
+    max_message_bytes: Annotated[int, Field(ge=65_536, le=50 * 1024 * 1024)] = 5 * 1024 * 1024
+    """How large a composed message may be, in bytes; what people submit by SMTP has `limits.max_message_size`."""
+    marketing_direct: bool = False
+    """Whether marketing of tenants' own domains may leave from this server's address, or by its relay; from
+    `platform_domain` it never does."""
+
+
 class DkimSettings(_Section):
     """Signatures of mail that leaves; every domain that we send for signs (D2)."""
 
     algorithm: DkimAlgorithm = DkimAlgorithm.RSA_SHA256
     """What new keys are made for: `rsa-sha256`, which everybody can verify, or `ed25519-sha256`."""
+    second_signature: bool = False
+    """Whether mail is signed a second time, with Ed25519, beside RSA. Publish its records first: `postroom dkim show
+    --second`."""
 
 
 class DnsSettings(_Section):
@@ -379,6 +392,7 @@ class Settings(_Section):
     smtp: SmtpSettings = SmtpSettings()
     lmtp: LmtpSettings = LmtpSettings()
     queue: QueueSettings = QueueSettings()
+    outbound: OutboundSettings = OutboundSettings()
     dkim: DkimSettings = DkimSettings()
     dns: DnsSettings = DnsSettings()
     imap: ImapSettings = ImapSettings()
@@ -441,6 +455,8 @@ def cross_checks(settings: Settings) -> Iterator[str]:
         yield "tls.cert_path, tls.key_path: both or neither must be set"
     if settings.queue.return_path_host == settings.platform_domain:
         yield "queue.return_path_host: wants a name of its own; mailboxes are at platform_domain"
+    if settings.dkim.second_signature and settings.dkim.algorithm is not DkimAlgorithm.RSA_SHA256:
+        yield "dkim.second_signature: wants dkim.algorithm = rsa-sha256, beside which it stands"
     yield from _relay_checks(settings.queue)
 
 

@@ -10,7 +10,7 @@ from postroom.accounts.models import ApiKey, Person, Tenant
 from postroom.accounts.permissions import Permission
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
-from postroom.outbound.queue import AttemptLog, QueueItem
+from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
 
 Document = dict[str, Any]
@@ -113,6 +113,18 @@ def queue(name: str, counts: QueueCounts) -> Document:
         "claimed": counts.claimed,
         "parked": counts.parked,
         "oldest_due": moment(counts.oldest_due),
+    }
+
+
+def statistics(one: QueueStatistics) -> Document:
+    """The figures of mail-server C9."""
+    return {
+        **{state.value: count for state, count in one.counts.items()},
+        "bounce_pending": one.bounce_pending,
+        "bounce_processing": one.bounce_processing,
+        "received_today": one.received_today,
+        "sent_today": one.sent_today,
+        "next_due_at": moment(one.next_due_at),
     }
 
 

@@ -34,6 +34,18 @@ _DELETE: Final = "DELETE FROM aliases WHERE tenant_id = $1 AND public_id = $2 RE
 _DOMAIN: Final = """
 SELECT id, public_id, name, status, enabled FROM domains WHERE name = $2 AND (tenant_id = $1 OR tenant_id IS NULL)
 """
+# Of the whole deployment: ways lead through aliases of several tenants.
+_LOCK_WAYS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('alias ways', 0))"
+# $3: a way of the tenant's that is longer than that is not followed. An alias has one target, so it is counted once.
+_LENGTH_BEFORE: Final = """
+WITH RECURSIVE way AS (
+  SELECT a.address, 1 AS number FROM aliases a WHERE a.tenant_id = $1 AND a.target_base = $2
+  UNION ALL
+  SELECT n.address, w.number + 1 FROM way w JOIN aliases n ON n.tenant_id = $1 AND n.target_base = w.address
+  WHERE w.number <= $3
+)
+SELECT coalesce(max(number), 0) FROM way
+"""
 
 
 async def get(conn: Connection, tenant_id: int, public_id: str) -> Alias | None:
@@ -65,6 +77,18 @@ async def insert(
 ) -> None:
     """A new row. Raises asyncpg.UniqueViolationError when the address is taken."""
     await conn.execute(_INSERT, tenant_id, public_id, address, domain.id, target, now)
+
+
+async def lock_ways(conn: Connection) -> None:
+    """From now on nobody else makes an alias, until the transaction ends: of two that lead to each other the second
+    sees the first."""
+    await conn.execute(_LOCK_WAYS)
+
+
+async def length_before(conn: Connection, tenant_id: int, address: str, up_to: int) -> int:
+    """How many aliases of the tenant lead to an address, one through another; no more than one over `up_to`."""
+    found: int = await conn.fetchval(_LENGTH_BEFORE, tenant_id, address, up_to)
+    return found
 
 
 async def delete(conn: Connection, tenant_id: int, public_id: str) -> str | None:

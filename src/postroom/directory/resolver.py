@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from postroom.base.clock import Clock
 from postroom.db import Database, is_transient
 from postroom.directory import routes, rules
 from postroom.directory.models import Forward, Recipient, Refusal
-from postroom.directory.rules import Route
+from postroom.directory.rules import Route, Step
 
 CACHE_SIZE: Final = 10_000
 CACHE_SECONDS: Final = 60.0
@@ -27,6 +27,10 @@ GUARD_MISSES: Final = 20
 """Unknown addresses of one domain in a second, after which the rest of that second is answered without a query (A16).
 """
 
+TELL_SECONDS: Final = 3600.0
+"""How often a process logs the same aliases that lead in a circle, or through too many."""
+
+_MAX_CHAINS: Final = 1000
 _GUARDED_DOMAINS: Final = 10_000
 _EVERYTHING: Final = "*"
 
@@ -76,6 +80,24 @@ class DictionaryGuard:
             self._misses.clear()
 
 
+class BrokenChains:
+    """Tells the operator of aliases that lead to nowhere (A6): of each chain once in an hour, whoever writes to it."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[frozenset[str], float] = OrderedDict()
+
+    def tell(self, steps: Sequence[Step], now: float) -> None:
+        """`now` is of a clock that never goes back. From all addresses of a circle it is the same chain."""
+        chain = frozenset(step.public_id for step in steps)
+        if now < self._told.get(chain, now):
+            return
+        self._told[chain] = now + TELL_SECONDS
+        self._told.move_to_end(chain)
+        if len(self._told) > _MAX_CHAINS:
+            self._told.popitem(last=False)
+        _log.warning("alias chain without end", tenant=steps[0].tenant_public_id, alias=steps[0].public_id)
+
+
 class Directory:
     """Answers for one process. It lives on the event loop.
 
@@ -103,6 +125,7 @@ class Directory:
         self.guard = guard or DictionaryGuard()
         self._cache: OrderedDict[str, _Cached] = OrderedDict()
         self._flights: dict[str, _Flight] = {}
+        self._broken = BrokenChains()
         self._generation = 0
 
     async def resolve(self, address: str) -> Recipient | Forward | Refusal:
@@ -191,9 +214,7 @@ class Directory:
         if refusal is None:
             return _found(found, base, asked, detail, role)
         if refusal is rules.BROKEN_CHAIN:
-            _log.error(
-                "alias chain without end", tenant=found.steps[0].tenant_public_id, alias=found.steps[0].public_id
-            )
+            self._broken.tell(found.steps, self._clock.monotonic())
         elif not role and self._ends_at_role(found):
             end = await self._role(asked, detail or found.steps[-1].detail, guarded=False)
             return replace(end, via=_names(found)) if isinstance(end, Recipient) else end

@@ -48,6 +48,8 @@ MESSAGE_FLAGS: Final = frozenset(
 
 MESSAGE_RECEIVED: Final = "message.received"
 IDENTITY_CREATED: Final = "identity.created"
+DELIVERY_UPDATED: Final = "delivery.updated"
+"""For mail clients. No webhook can ask for it: the list of types of the contract (§4) is without it."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -122,6 +124,20 @@ def message_sent(
         "provider": provider,
         "provider_message_id": provider_message_id,
         "sent_via_fallback": via_fallback,
+    }
+
+
+def delivery_updated(
+    queue_id: int, message_id: str, recipient: str, status: str, *, attempts: int, last_error: str | None
+) -> tuple[str, dict[str, Any]]:
+    """`delivery.updated`, for every transition of a row of the queue (mail-server C2). `status` is the queue's word."""
+    return DELIVERY_UPDATED, {
+        "queue_id": queue_id,
+        "message_id": message_id,
+        "recipient": recipient,
+        "status": status,
+        "attempts": attempts,
+        "last_error": last_error,
     }
 
 

@@ -1,8 +1,9 @@
 """What the listeners ask, and give mail to: mailboxes, and recipients that no mailbox has (mail-server A6, A8).
 
 Mail to such a recipient is a *passage*: a door takes it and does with it what it is for: passes it on, or reads a
-bounce. Mailboxes come first, for they know a message that they have stored already, so that a sender who has to try
-again because a door could not take it makes no second copy. Doors, too, must bear being given the same message again.
+bounce. First every door says whether it refuses the message, so that nobody is told of a failure that was none. Then
+mailboxes store it, for they know what they have stored already, so that a sender who has to try again because a door
+could not take it makes no second copy; then the doors take it, which, too, must bear being given the same again.
 """
 
 from __future__ import annotations
@@ -29,25 +30,24 @@ class Door(Protocol):
         """None for an address that is not of this kind. `mail_from` is empty for the null sender."""
         ...
 
-    async def take(self, envelope: Envelope[Passage], raw: bytes, /) -> Reply:
-        """Take the message for these passages, all of this door: a 250 once it is durable. A refusal is everybody's,
-        and after the mailboxes took the message it should be temporary: what can be refused for good is refused by
-        `resolve`."""
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes, /) -> Taking | Reply:
+        """Decide on the message for these passages, all of this door, before anything is stored for anybody: what takes
+        it, or the refusal, which is everybody's."""
         ...
+
+
+Taking = Callable[[], Awaitable[Reply]]
+"""Takes what a door has prepared: a 250 once it is durable. What it refuses now is refused for the time being only:
+mailboxes may have the message already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A recipient whose mail `door` takes; `what` is the door's own. `base` is the address without its detail.
-
-    `refuses` says of a message that this recipient cannot have it, for good. It is asked before anything is stored for
-    anybody.
-    """
+    """A recipient whose mail `door` takes; `what` is the door's own. `base` is the address without its detail."""
 
     door: Door
     base: str
     what: Any
-    refuses: Callable[[bytes], Reply | None] | None = None
 
 
 Addressee = Recipient | Passage
@@ -81,21 +81,25 @@ class Reception:
         found = await self._find(address)
         return await self._onward(found, mail_from) if isinstance(found, Forward) else found
 
-    async def receive(self, envelope: Envelope[Addressee], raw: bytes) -> Reply:
-        """Take the message for all its recipients; the reply is given once it is durable for all."""
+    async def receive(self, envelope: Envelope[Addressee], raw: bytes, *, loopback: int | None = None) -> Reply:
+        """Take the message for all its recipients; the reply is given once it is durable for all. `loopback` as in
+        `Receiver.receive`: only what hands over our own mail says so."""
         boxes, passages = _sorted(envelope)
         if not passages:
-            return await self._receiver.receive(_mailboxes(envelope), raw)
+            return await self._receiver.receive(_mailboxes(envelope), raw, loopback=loopback)
         if loops(raw):
             return replies.MAIL_LOOP
-        refused = next(filter(None, (_refusal(target, raw) for _, target in envelope.recipients)), None)
-        if refused is not None:
-            return refused
-        reply = await self._receiver.receive(_for(envelope, boxes), raw) if boxes else None
+        takings: list[Taking] = []
+        for door, mine in passages.items():
+            prepared = await door.prepare(_for(envelope, mine), raw)
+            if isinstance(prepared, Reply):
+                return prepared
+            takings.append(prepared)
+        reply = await self._receiver.receive(_for(envelope, boxes), raw, loopback=loopback) if boxes else None
         if reply is not None and reply.is_failure:
             return reply
-        for door, mine in passages.items():
-            taken = await door.take(_for(envelope, mine), raw)
+        for take in takings:
+            taken = await take()
             if taken.is_failure:
                 return taken
             reply = reply or taken
@@ -111,13 +115,9 @@ class Reception:
         looping = bool(passages) and loops(raw)
         for door, mine in passages.items():
             for at in mine:
-                refused = replies.MAIL_LOOP if looping else _refusal(envelope.recipients[at][1], raw)
-                answers[at] = refused or await door.take(_for(envelope, [at]), raw)
+                prepared = replies.MAIL_LOOP if looping else await door.prepare(_for(envelope, [at]), raw)
+                answers[at] = prepared if isinstance(prepared, Reply) else await prepared()
         return tuple(answers[at] for at in range(len(envelope.recipients)))
-
-
-def _refusal(target: Addressee, raw: bytes) -> Reply | None:
-    return target.refuses(raw) if isinstance(target, Passage) and target.refuses is not None else None
 
 
 def _sorted(envelope: Envelope[Addressee]) -> tuple[list[int], dict[Door, list[int]]]:
@@ -144,4 +144,4 @@ def _for(envelope: Envelope[Addressee], positions: Sequence[int]) -> Envelope[An
     )
 
 
-__all__: Final = ["Addressee", "Door", "Onward", "Passage", "Reception"]
+__all__: Final = ["Addressee", "Door", "Onward", "Passage", "Reception", "Taking"]

@@ -2,5 +2,7 @@
 
 `mime.parse` scans a message once into a tree of byte offsets; everything else works on that tree and the raw bytes:
 `header`, `address`, `date`, `ids` and `subject` read fields, `transfer` and `charset` decode content, `body` chooses
-and derives text, `imap_data` renders what IMAP serves. Nothing here raises on the content of a message.
+and derives text, `imap_data` renders what IMAP serves. `automation` tells what kind of message it is, with `dsn`,
+`mdn`, `arf` and `calendar`; `protection` whether it is encrypted or signed, `safety` what its attachments are, `tnef`
+unpacks `winmail.dat`. Nothing here raises on the content of a message.
 """

@@ -9,6 +9,7 @@ _MAX_WITH_COMMENTS: Final = 4 * MAX_ID_BYTES
 
 _SPACE: Final = re.compile(r"[\s\x00]+")
 _EDGE_COMMENT: Final = re.compile(r"\A\([^()]*+\)|\([^()]*+\)\Z")
+_NO_BRACKETS: Final = str.maketrans("", "", "<>")
 _ANGLED: Final = re.compile(r"<([^<>]*+)>")
 
 
@@ -23,7 +24,8 @@ def normalise_message_id(value: str) -> str | None:
         end = value.find(">", start)
         if end >= 0:
             value = value[start + 1 : end]
-    value = _SPACE.sub("", value)
+    # A bracket that has no partner is none of the id, wherever it stands.
+    value = _SPACE.sub("", value).translate(_NO_BRACKETS)
     if len(value) > _MAX_WITH_COMMENTS:
         return None
     while "(" in value:

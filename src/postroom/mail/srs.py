@@ -2,7 +2,9 @@
 
 The Sender Rewriting Scheme turns `local@domain` into `SRS0=hash=day=domain=local@forwarder`. A sender that another
 forwarder rewrote becomes `SRS1=hash=that-forwarder=…@forwarder`, which keeps its length however often it is forwarded.
-The hash is 40 bits of an HMAC over lower-cased text, because relays may change the case of a local part on the way.
+It has no field for the day, so ours stands behind the hash, in the field that everybody else takes for the hash. The
+hash is 40 bits of an HMAC over lower-cased text, because relays may change the case of a local part on the way, and
+over the forwarding domain, so that an address is good at the domain it was made for and at no other.
 """
 
 import hmac
@@ -35,6 +37,7 @@ _SECONDS_OF_DAY: Final = 86_400
 _ANY_CASE: Final = re.IGNORECASE | re.ASCII
 _FIRST: Final = re.compile(r"srs0[=+-](?s:.+)", _ANY_CASE)
 _SECOND: Final = re.compile(r"srs1[=+-]([^=]++)=([^=]++)=([=+-](?s:.+))", _ANY_CASE)
+_OUR_SECOND: Final = re.compile(r"srs1[=+-]([a-z2-7]{8})([a-z2-7]{2})=([^=]++)=([=+-](?s:.+))", _ANY_CASE)
 _OUR_FIRST: Final = re.compile(r"srs0[=+-]([a-z2-7]{8})=([a-z2-7]{2})=([^=]++)=((?s:.+))", _ANY_CASE)
 _TAGGED: Final = re.compile(r"srs[01][=+-]", _ANY_CASE)
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*+")
@@ -58,7 +61,8 @@ class SrsError(ValueError):
 
 
 class Rewriter:
-    """Rewrites for one forwarding domain. `keys`: the first signs, all verify; each of 16 octets or more."""
+    """Rewrites for one forwarding domain, in A-labels. `keys`: the first signs, all verify; each of 16 octets or
+    more."""
 
     __slots__ = ("_domain", "_keys", "_max_local", "_valid_days")
 
@@ -88,12 +92,12 @@ class Rewriter:
             # Whoever wrote this may have put anything there, such as an address literal, and bounces would go to it.
             if _DOMAIN.fullmatch(second[2]) is None:
                 raise SrsError(SrsProblem.MALFORMED)
-            local = self._second(second[2].lower(), second[3])
+            local = self._second(second[2].lower(), second[3], now)
         elif _FIRST.fullmatch(sender.local) is not None:
-            local = self._second(sender.domain.lower(), sender.local[4:])
+            local = self._second(sender.domain.lower(), sender.local[4:], now)
         else:
-            rest = f"{_day_code(_day(now))}={sender.domain.lower()}={sender.local}"
-            local = f"SRS0={_mac(self._keys[0], 'SRS0', rest)}={rest}"
+            rest, today = f"{sender.domain.lower()}={sender.local}", _day(now)
+            local = f"SRS0={self._mac(self._keys[0], 'SRS0', today, rest)}={_day_code(today)}={rest}"
         if len(local.encode("utf-8")) > self._max_local:
             raise SrsError(SrsProblem.TOO_LONG)
         return Address("", local, self._domain)
@@ -108,42 +112,46 @@ class Rewriter:
         first = _OUR_FIRST.fullmatch(recipient.local)
         if first is not None:
             return self._reverse_first(first, now)
-        second = _SECOND.fullmatch(recipient.local)
+        second = _OUR_SECOND.fullmatch(recipient.local)
         if second is None:
             raise SrsError(SrsProblem.MALFORMED)
-        mac, domain, rest = second.groups()
-        self._check(mac, "SRS1", f"{domain}={rest}")
+        mac, code, domain, rest = second.groups()
+        self._check(mac, "SRS1", code, f"{domain}={rest}", now)
         return Address("", f"SRS0{rest}", domain)
 
     def _reverse_first(self, found: re.Match[str], now: datetime) -> Address:
         mac, code, domain, local = found.groups()
-        self._check(mac, "SRS0", f"{code}={domain}={local}")
-        age = (_day(now) - _day_number(code)) % _DAYS
-        # A clock that was a day ahead made it, or one that is a day behind reads it.
-        if age > self._valid_days and age != _DAYS - 1:
-            raise SrsError(SrsProblem.EXPIRED)
+        self._check(mac, "SRS0", code, f"{domain}={local}", now)
         return Address("", local, domain)
 
-    def _second(self, domain: str, rest: str) -> str:
-        return f"SRS1={_mac(self._keys[0], 'SRS1', f'{domain}={rest}')}={domain}={rest}"
+    def _second(self, domain: str, rest: str, now: datetime) -> str:
+        today, rest = _day(now), f"{domain}={rest}"
+        return f"SRS1={self._mac(self._keys[0], 'SRS1', today, rest)}{_day_code(today)}={rest}"
 
-    def _check(self, mac: str, tag: str, rest: str) -> None:
+    def _check(self, mac: str, tag: str, code: str, rest: str, now: datetime) -> None:
+        today = _day(now)
+        age = (today - _day_number(code)) % _DAYS
+        # A clock that was a day ahead made it, or one that is a day behind reads it.
+        day = today - age if age != _DAYS - 1 else today + 1
         given = mac.upper().encode("utf-8", "surrogatepass")
-        matches = [hmac.compare_digest(_mac(key, tag, rest).encode("ascii"), given) for key in self._keys]
+        matches = [hmac.compare_digest(self._mac(key, tag, day, rest).encode("ascii"), given) for key in self._keys]
         if not any(matches):
             raise SrsError(SrsProblem.FORGED)
+        if today - day > self._valid_days:
+            raise SrsError(SrsProblem.EXPIRED)
 
-
-def _mac(key: bytes, tag: str, rest: str) -> str:
-    data = f"{tag}\x00{rest.lower()}".encode("utf-8", "surrogatepass")
-    return b32encode(hmac.digest(key, data, "sha256")[:_MAC_BYTES]).decode("ascii")
+    def _mac(self, key: bytes, tag: str, day: int, rest: str) -> str:
+        """Of the whole day, not of its code, which comes round again every three years."""
+        data = "\x00".join((tag, self._domain, str(day), rest.lower())).encode("utf-8", "surrogatepass")
+        return b32encode(hmac.digest(key, data, "sha256")[:_MAC_BYTES]).decode("ascii")
 
 
 def _day(moment: datetime) -> int:
-    return int(moment.astimezone(UTC).timestamp()) // _SECONDS_OF_DAY % _DAYS
+    return int(moment.astimezone(UTC).timestamp()) // _SECONDS_OF_DAY
 
 
 def _day_code(day: int) -> str:
+    day %= _DAYS
     return _ALPHABET[day >> 5] + _ALPHABET[day & 31]
 
 

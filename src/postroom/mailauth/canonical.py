@@ -212,6 +212,45 @@ class BodyHasher:
         self.length += len(data)
 
 
+class BodyHashes:
+    """The digests of one body that several signatures ask for, DKIM's and ARC's: each form of it is made once."""
+
+    __slots__ = ("_hashers", "_wanted")
+
+    def __init__(self) -> None:
+        self._wanted: dict[Canonicalisation, set[int | None]] = {}
+        self._hashers: dict[Canonicalisation, BodyHasher] | None = None
+
+    @property
+    def needed(self) -> bool:
+        """Whether anybody asks for a digest."""
+        return bool(self._wanted)
+
+    def want(self, canonicalisation: Canonicalisation, limit: int | None) -> None:
+        """Ask for a digest (`BodyHasher`). Raises ValueError when the body has begun."""
+        if self._hashers is not None:
+            raise ValueError("the body has begun")
+        self._wanted.setdefault(canonicalisation, set()).add(limit)
+
+    def update(self, data: bytes) -> None:
+        """Take the next octets of the body, as received."""
+        for hasher in self._begun().values():
+            hasher.update(data)
+
+    def digest(self, canonicalisation: Canonicalisation, limit: int | None) -> bytes:
+        """A digest that was asked for. It ends the body."""
+        return self._begun()[canonicalisation].digest(limit)
+
+    def length(self, canonicalisation: Canonicalisation) -> int:
+        """Canonical octets of the body, once it has ended."""
+        return self._begun()[canonicalisation].length
+
+    def _begun(self) -> dict[Canonicalisation, BodyHasher]:
+        if self._hashers is None:
+            self._hashers = {form: BodyHasher(form, limits) for form, limits in self._wanted.items()}
+        return self._hashers
+
+
 def _end_of_text(data: bytes) -> int:
     """Where the CRLFs at the end of `data` begin; every LF in it has its CR."""
     if not data.endswith(b"\n"):

@@ -1,5 +1,6 @@
 """Public keys as DNS publishes them (RFC 6376 §3.6, RFC 8301 §3.2, RFC 8463 §4)."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -64,8 +65,12 @@ class KeyRecord:
         return True
 
 
+@functools.lru_cache(maxsize=512)
 def parse_record(text: bytes) -> KeyRecord:
-    """Read a key record. Raises `DkimError`; with `NO_KEY` for text that is no DKIM record at all."""
+    """Read a key record. Raises `DkimError`; with `NO_KEY` for text that is no DKIM record at all.
+
+    Good ones are remembered: decoding a key takes as long as using it, and few senders send most of the mail.
+    """
     if len(text) > MAX_RECORD_BYTES:
         raise DkimError(Reason.KEY_SYNTAX)
     try:

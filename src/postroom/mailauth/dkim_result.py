@@ -36,6 +36,8 @@ class Reason(StrEnum):
     DOMAIN_MISMATCH = "domain_mismatch"
     """`i=` lies outside of `d=`, or below it where the key's `t=s` forbids that."""
     EXPIRED = "expired"
+    FUTURE = "future"
+    """It says that it is yet to be made (RFC 6376 §3.5, t=)."""
     HISTORIC_ALGORITHM = "historic_algorithm"
     """rsa-sha1 has permanently failed (RFC 8301 §3.1)."""
     BODY_LENGTH = "body_length"

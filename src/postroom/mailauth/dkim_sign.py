@@ -17,7 +17,9 @@ from postroom.mailauth.canonical import (
     to_wire,
 )
 from postroom.mailauth.dkim_key import PrivateKey, record_name
-from postroom.mailauth.dkim_signature import FIELD_NAME, MAX_DOMAIN, MAX_FIELD_BYTES, to_ascii
+from postroom.mailauth.dkim_signature import FIELD_NAME, MAX_FIELD_BYTES
+from postroom.mailauth.folding import Lines
+from postroom.mailauth.names import MAX_DOMAIN, to_ascii
 
 SIGNED_ALWAYS: Final = (
     "From",
@@ -35,8 +37,6 @@ SIGNED_ALWAYS: Final = (
 )
 """Fields named once more than there are, so that none can be added to a signed message (RFC 6376 §5.4, §8.15)."""
 SIGNED_IF_PRESENT: Final = ("List-Unsubscribe", "List-Unsubscribe-Post")
-MAX_LINE: Final = 78
-"""Characters of a line of the field, where one value that cannot be folded allows it (RFC 5322 §2.1.1)."""
 
 _FIELD_TITLE: Final = "DKIM-Signature"
 
@@ -120,7 +120,7 @@ def sign(
     hasher.update(wire[at:])
     body_hash = base64.b64encode(hasher.digest()).decode("ascii")
     times = f"t={signed_at};" if expires_at is None else f"t={signed_at}; x={expires_at};"
-    names = _names(counts, policy)
+    names = signed_names(counts, policy)
     return b"".join(_field(signer, policy, times, names, body_hash, fields) for signer in signers)
 
 
@@ -137,7 +137,7 @@ def sign_message(
     return sign(wire, signers, signed_at=signed_at, expires_at=expires_at, policy=policy) + wire
 
 
-def _names(counts: Counter[str], policy: SigningPolicy) -> list[str]:
+def signed_names(counts: Counter[str], policy: SigningPolicy) -> list[str]:
     """The names of `h=`, each as often as RFC 6376 §5.4.2 wants it."""
     names: list[str] = []
     for name in policy.always:
@@ -155,7 +155,7 @@ def _field(
     body_hash: str,
     fields: Sequence[HeaderField],
 ) -> bytes:
-    lines = _Lines(f"{_FIELD_TITLE}:")
+    lines = Lines(f"{_FIELD_TITLE}:")
     lines.add("v=1;")
     lines.add(f"a={signer.key.algorithm};")
     lines.add(f"c={policy.header}/{policy.body};")
@@ -163,6 +163,21 @@ def _field(
     lines.add(f"s={signer.selector};")
     for tag in times.split():
         lines.add(tag)
+    return finish_field(lines, names, body_hash, fields, signer.key, policy.header)
+
+
+def finish_field(
+    lines: Lines,
+    names: Sequence[str],
+    body_hash: str,
+    fields: Sequence[HeaderField],
+    key: PrivateKey,
+    canonicalisation: Canonicalisation,
+) -> bytes:
+    """A signature field, of which `lines` has the beginning: `h=`, `bh=` and `b=` are added.
+
+    Raises `SigningError` when it gets too large.
+    """
     last = len(names) - 1
     for number, name in enumerate(names):
         text = f"{name};" if number == last else f"{name}:"
@@ -172,49 +187,16 @@ def _field(
             lines.add(f"h={text}")
     lines.add(f"bh={body_hash};")
     lines.add("b=")
-    raw = lines.text().encode("ascii")
-    if len(raw) > MAX_FIELD_BYTES // 2:
-        raise SigningError("too many fields to be signed")
-    unsigned = HeaderField(FIELD_NAME, raw, len(_FIELD_TITLE) + 1)
-    digest = header_digest(fields, [name.lower() for name in names], unsigned, policy.header)
-    lines.fill(base64.b64encode(signer.key.sign_digest(digest)).decode("ascii"))
+    unsigned = unsigned_field(lines)
+    digest = header_digest(fields, [name.lower() for name in names], unsigned, canonicalisation)
+    lines.fill(base64.b64encode(key.sign_digest(digest)).decode("ascii"))
     return lines.text().encode("ascii") + b"\r\n"
 
 
-class _Lines:
-    """A field in the making, folded where white space is allowed (RFC 6376 §3.5)."""
-
-    __slots__ = ("_done", "_line")
-
-    def __init__(self, start: str) -> None:
-        self._done: list[str] = []
-        self._line = start
-
-    def add(self, text: str) -> None:
-        """Add after a space or a fold."""
-        if len(self._line) + 1 + len(text) <= MAX_LINE:
-            self._line += f" {text}"
-        else:
-            self._fold(text)
-
-    def append(self, text: str) -> None:
-        """Add directly, or after a fold."""
-        if len(self._line) + len(text) <= MAX_LINE:
-            self._line += text
-        else:
-            self._fold(text)
-
-    def fill(self, text: str) -> None:
-        """Add directly, folded anywhere."""
-        room = MAX_LINE - len(self._line)
-        self._line += text[:room]
-        for at in range(room, len(text), MAX_LINE - 1):
-            self._fold(text[at : at + MAX_LINE - 1])
-
-    def _fold(self, text: str) -> None:
-        self._done.append(self._line)
-        self._line = f" {text}"
-
-    def text(self) -> str:
-        """All lines, without a CRLF at the end."""
-        return "\r\n".join((*self._done, self._line))
+def unsigned_field(lines: Lines) -> HeaderField:
+    """A field up to its empty `b=`, as it is hashed. Raises `SigningError` when it gets too large."""
+    raw = lines.text().encode("ascii")
+    if len(raw) > MAX_FIELD_BYTES // 2:
+        raise SigningError("too many fields to be signed")
+    title = raw.partition(b":")[0]
+    return HeaderField(title.decode("ascii").lower(), raw, len(title) + 1)

@@ -1,28 +1,23 @@
 """A DKIM-Signature field, read (RFC 6376 §3.5, §6.1.1; RFC 8616 §4 for names beyond ASCII)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-import idna
 
 from postroom.mailauth.canonical import Canonicalisation, HeaderField
 from postroom.mailauth.dkim_key import Algorithm, record_name
 from postroom.mailauth.dkim_result import DkimError, Reason, SignatureResult
+from postroom.mailauth.names import MAX_DOMAIN, to_ascii
 from postroom.mailauth.tags import Tag, TagListError, decode_base64, parse_tags
 
 FIELD_NAME: Final = "dkim-signature"
 MAX_FIELD_BYTES: Final = 16 * 1024
 MAX_SIGNED_NAMES: Final = 1000
-MAX_DOMAIN: Final = 253
-"""Octets of a domain name (RFC 1035 §2.3.4), as text without the final dot."""
 MAX_SHOWN: Final = 320
 """Characters of a sender's text that a result repeats."""
 
 _REQUIRED: Final = ("v", "a", "b", "bh", "d", "h", "s")
-# Labels as in host names, but with `_`, which DNS allows and some selectors have.
-_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?+(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?+)*+")
 _FIELD_NAMES: Final = re.compile(rb"[!-9;-~]++(?:[ \t\r\n]*+:[ \t\r\n]*+[!-9;-~]++)*+")
 _HEX: Final = re.compile(rb"=([0-9A-F]{2})")
 _PREFIX: Final = 8  # RFC 6008 §4
@@ -90,49 +85,113 @@ def _shown(tags: Mapping[str, Tag], name: str) -> str:
 
 def read_signature(field: HeaderField, tags: Mapping[str, Tag]) -> Signature:
     """Check the form of a signature (RFC 6376 §6.1.1). Raises `DkimError`."""
-    for name in _REQUIRED:
-        if name not in tags:
-            raise DkimError(Reason.MISSING_TAG)
+    _check_present(tags, _REQUIRED)
     if tags["v"].value != b"1":
         raise DkimError(Reason.UNSUPPORTED)
+    found = _read(field, tags, tags)
+    if found.identity_domain != found.domain and not found.identity_domain.endswith(f".{found.domain}"):
+        raise DkimError(Reason.DOMAIN_MISMATCH)
+    if "from" not in found.signed_fields:
+        raise DkimError(Reason.FROM_UNSIGNED)
+    return found
+
+
+def read_message_signature(field: HeaderField, tags: Mapping[str, Tag]) -> Signature:
+    """Check the form of an ARC-Message-Signature (RFC 8617 §4.1.2): as DKIM's, without `v=`, and `i=` is another tag.
+
+    Raises `DkimError`.
+    """
+    _check_present(tags, _REQUIRED[1:])
+    found = _read(field, tags, {name: tag for name, tag in tags.items() if name != "i"})
+    if "from" not in found.signed_fields:
+        raise DkimError(Reason.FROM_UNSIGNED)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What an ARC-Seal claims (RFC 8617 §4.1.3)."""
+
+    algorithm: Algorithm
+    domain: str
+    selector: str
+    signature: bytes
+    signed_at: int | None
+    field: HeaderField
+    unsigned: HeaderField
+    """The field without the value of `b=`, as it is hashed."""
+
+    @property
+    def record_name(self) -> str:
+        """Where the key stands in DNS."""
+        return record_name(self.selector, self.domain)
+
+
+def read_seal(field: HeaderField, tags: Mapping[str, Tag]) -> Seal:
+    """Check the form of an ARC-Seal, but for `i=` and `cv=`. Raises `DkimError`."""
+    _check_present(tags, ("a", "b", "d", "s"))
+    if "h" in tags:
+        raise DkimError(Reason.SYNTAX)  # what a seal covers is not the sealer's to choose (RFC 8617 §4.1.3)
+    algorithm = _algorithm(tags["a"])
+    domain, selector = _names(tags)
+    signature, unsigned = _decoded(tags["b"]), _without_value(field, tags["b"])
+    return Seal(algorithm, domain, selector, signature, _number(tags, "t", 12), field, unsigned)
+
+
+def _check_present(tags: Mapping[str, Tag], names: Iterable[str]) -> None:
+    for name in names:
+        if name not in tags:
+            raise DkimError(Reason.MISSING_TAG)
+
+
+def _read(field: HeaderField, tags: Mapping[str, Tag], identified: Mapping[str, Tag]) -> Signature:
+    """What both kinds of signatures have; `identified` holds the `i=` that names somebody, if there is one."""
     algorithm = _algorithm(tags["a"])
     header, body = _canonicalisations(tags)
-    domain, selector = _domain(tags["d"]), _domain(tags["s"])
-    if "." not in domain or len(record_name(selector, domain)) > MAX_DOMAIN:
-        raise DkimError(Reason.SYNTAX)
+    domain, selector = _names(tags)
     names = _signed_fields(tags["h"])
     if "q" in tags and b"dns/txt" not in tags["q"].compact.lower().split(b":"):
         raise DkimError(Reason.UNSUPPORTED)
     signed_at, expires_at = _number(tags, "t", 12), _number(tags, "x", 12)
     if signed_at is not None and expires_at is not None and expires_at <= signed_at:
         raise DkimError(Reason.SYNTAX)
-    try:
-        signature, body_hash = decode_base64(tags["b"]), decode_base64(tags["bh"])
-    except TagListError:
-        raise DkimError(Reason.SYNTAX) from None
-    raw, at, value = field.raw.rstrip(b"\r\n"), field.value_start, tags["b"]
-    found = Signature(
+    return Signature(
         algorithm=algorithm,
         header=header,
         body=body,
         domain=domain,
         selector=selector,
-        identity=_identity(tags, domain),
+        identity=_identity(identified, domain),
         signed_fields=names,
-        signature=signature,
-        signature_start=value.compact[:_PREFIX].decode("ascii"),
-        body_hash=body_hash,
+        signature=_decoded(tags["b"]),
+        signature_start=tags["b"].compact[:_PREFIX].decode("ascii"),
+        body_hash=_decoded(tags["bh"]),
         body_length=_number(tags, "l", 76),
         signed_at=signed_at,
         expires_at=expires_at,
         field=field,
-        unsigned=HeaderField(field.name, raw[: at + value.start] + raw[at + value.end :], at),
+        unsigned=_without_value(field, tags["b"]),
     )
-    if found.identity_domain != domain and not found.identity_domain.endswith(f".{domain}"):
-        raise DkimError(Reason.DOMAIN_MISMATCH)
-    if "from" not in names:
-        raise DkimError(Reason.FROM_UNSIGNED)
-    return found
+
+
+def _decoded(tag: Tag) -> bytes:
+    try:
+        return decode_base64(tag)
+    except TagListError:
+        raise DkimError(Reason.SYNTAX) from None
+
+
+def _without_value(field: HeaderField, tag: Tag) -> HeaderField:
+    raw, at = field.raw.rstrip(b"\r\n"), field.value_start
+    return HeaderField(field.name, raw[: at + tag.start] + raw[at + tag.end :], at)
+
+
+def _names(tags: Mapping[str, Tag]) -> tuple[str, str]:
+    """Domain and selector."""
+    domain, selector = _domain(tags["d"]), _domain(tags["s"])
+    if "." not in domain or len(record_name(selector, domain)) > MAX_DOMAIN:
+        raise DkimError(Reason.SYNTAX)
+    return domain, selector
 
 
 def _algorithm(tag: Tag) -> Algorithm:
@@ -152,16 +211,6 @@ def _canonicalisations(tags: Mapping[str, Tag]) -> tuple[Canonicalisation, Canon
         return Canonicalisation(header), Canonicalisation(body or "simple")
     except ValueError:
         raise DkimError(Reason.UNSUPPORTED) from None
-
-
-def to_ascii(name: str) -> str:
-    """A domain name or selector in lower case, in its ASCII form (RFC 5890). Raises ValueError."""
-    if len(name) > MAX_DOMAIN:
-        raise ValueError("too long for a domain name")
-    name = name.lower() if name.isascii() else idna.encode(name, uts46=True).decode("ascii")
-    if _NAME.fullmatch(name) is None:
-        raise ValueError("not a domain name")
-    return name
 
 
 def _domain(tag: Tag) -> str:

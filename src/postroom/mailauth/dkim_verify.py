@@ -4,14 +4,13 @@
 memory. A message never makes them raise: what is wrong with a signature is its result.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from postroom.mailauth.canonical import (
     PIECE,
-    BodyHasher,
-    Canonicalisation,
+    BodyHashes,
     HeaderField,
     MalformedHeaderError,
     find_body,
@@ -26,6 +25,10 @@ from postroom.mailauth.tags import Tag
 
 MAX_SIGNATURES: Final = 10
 """Signatures that are looked at, the topmost first (inbound §17); each costs a look-up and a public-key operation."""
+MAX_SKEW: Final = 300
+"""Seconds that a signature is believed beyond its end: clocks differ (RFC 6376 §3.5, x=)."""
+MAX_AHEAD: Final = 86_400
+"""Seconds that a signature may lie ahead: more than a clock in the wrong time zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +39,44 @@ class _Candidate:
     signature: Signature | None
     reason: Reason | None
 
+    @property
+    def domain(self) -> str:
+        return describe(Reason.SYNTAX, self.tags).domain if self.signature is None else self.signature.domain
+
 
 class Verifier:
-    """The verification of one message: `update` with the body, piece by piece, then `results`, once."""
+    """The verification of one message: `update` with the body, piece by piece, then `results`, once.
 
-    __slots__ = ("_candidates", "_fields", "_hashers", "_now", "unchecked")
+    Checks of the same message share one `body`, which then is updated by whoever made it.
+    """
 
-    def __init__(self, header: bytes, *, now: int, max_signatures: int = MAX_SIGNATURES) -> None:
-        """`header`: the header block as received, its blank line included or not; `now`: seconds since 1970."""
+    __slots__ = ("_candidates", "_fields", "_now", "body", "unchecked")
+
+    def __init__(
+        self,
+        header: bytes,
+        *,
+        now: int,
+        max_signatures: int = MAX_SIGNATURES,
+        body: BodyHashes | None = None,
+        fields: Sequence[HeaderField] | None = None,
+    ) -> None:
+        """`header`: the header block as received, its blank line included or not; `now`: seconds since 1970.
+
+        `fields`: those of the header, where `parse_fields` has them already.
+        """
         self._now = now
         self._candidates: list[_Candidate] = []
-        self._fields: list[HeaderField] = []
+        self._fields: Sequence[HeaderField] = fields or ()
+        self.body = BodyHashes() if body is None else body
         self.unchecked = 0
         """Signatures beyond `max_signatures`, that have no result."""
         malformed = False
-        try:
-            self._fields = parse_fields(header, mbox=True)
-        except MalformedHeaderError:
-            malformed = True
+        if fields is None:
+            try:
+                self._fields = parse_fields(header, mbox=True)
+            except MalformedHeaderError:
+                malformed = True
         if malformed:
             if b"dkim-signature" in header.lower():
                 self._candidates.append(_Candidate({}, None, Reason.MALFORMED_MESSAGE))
@@ -61,26 +84,27 @@ class Verifier:
             found = [field for field in self._fields if field.name == FIELD_NAME]
             self.unchecked = max(0, len(found) - max_signatures)
             self._candidates = [self._read(field) for field in found[:max_signatures]]
-        self._hashers = self._body_hashers()
+        for signature in self._pending():
+            self.body.want(signature.body, signature.body_length)
 
     @property
     def queries(self) -> tuple[str, ...]:
         """The names whose TXT records `results` will ask for, each once: to be asked for beforehand, all at a time."""
         return tuple(dict.fromkeys(signature.record_name for signature in self._pending()))
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains that the results will name, each once: those whose alignment will be asked for."""
+        named = (candidate.domain for candidate in self._candidates)
+        return tuple(dict.fromkeys(domain for domain in named if domain))
+
     def update(self, data: bytes) -> None:
         """Take the next octets of the body, as received."""
-        for hasher in self._hashers.values():
-            hasher.update(data)
+        self.body.update(data)
 
     async def results(self, resolver: TxtResolver) -> tuple[SignatureResult, ...]:
         """One result for each signature, in the order of their fields; none when the message has none."""
-        records: dict[str, KeyRecord | DkimError] = {}
-        for name in self.queries:
-            try:
-                records[name] = await fetch_record(resolver, name)
-            except DkimError as error:
-                records[name] = error
+        records = await fetch_records(resolver, self.queries)
         return tuple(self._judge(candidate, records) for candidate in self._candidates)
 
     def _pending(self) -> Iterator[Signature]:
@@ -97,14 +121,7 @@ class Verifier:
             signature = read_signature(field, tags)
         except DkimError as error:
             return _Candidate(tags, None, error.reason)
-        expired = signature.expires_at is not None and signature.expires_at < self._now
-        return _Candidate(tags, signature, Reason.EXPIRED if expired else None)
-
-    def _body_hashers(self) -> dict[Canonicalisation, BodyHasher]:
-        limits: dict[Canonicalisation, set[int | None]] = {}
-        for signature in self._pending():
-            limits.setdefault(signature.body, set()).add(signature.body_length)
-        return {canonicalisation: BodyHasher(canonicalisation, wanted) for canonicalisation, wanted in limits.items()}
+        return _Candidate(tags, signature, check_times(signature, self._now))
 
     def _judge(self, candidate: _Candidate, records: Mapping[str, KeyRecord | DkimError]) -> SignatureResult:
         signature, reason, record = candidate.signature, candidate.reason, None
@@ -112,8 +129,8 @@ class Verifier:
             return describe(reason or Reason.SYNTAX, candidate.tags)
         if reason is None:
             try:
-                record = _found(records[signature.record_name])
-                self._check(signature, record)
+                record = found_record(records[signature.record_name])
+                check_signature(signature, record, self._fields, self.body)
                 reason = Reason.VERIFIED
             except DkimError as error:
                 reason = error.reason
@@ -133,36 +150,58 @@ class Verifier:
             strict_identity=record is not None and record.strict_identity,
         )
 
-    def _check(self, signature: Signature, record: KeyRecord) -> None:
-        """RFC 6376 §6.1.2 and §6.1.3. Raises `DkimError` unless the signature is good."""
-        if record.key_type != signature.algorithm.key_type:
-            raise DkimError(Reason.KEY_MISMATCH)
-        if record.strict_identity and signature.identity_domain != signature.domain:
-            raise DkimError(Reason.DOMAIN_MISMATCH)
-        record.check_strength()
-        hasher, limit = self._hashers[signature.body], signature.body_length
-        digest = hasher.digest(limit)
-        if limit is not None and limit > hasher.length:
-            raise DkimError(Reason.BODY_LENGTH)
-        if digest != signature.body_hash:
-            raise DkimError(Reason.BODY_HASH)
-        if not record.verifies(signature.algorithm, signature.signature, self._header_digest(signature)):
-            raise DkimError(Reason.SIGNATURE)
-        if limit is not None and limit < hasher.length:
-            raise DkimError(Reason.UNSIGNED_TAIL)
 
-    def _header_digest(self, signature: Signature) -> bytes:
-        """RFC 6376 §3.7: the fields that `h=` names, then the signature itself, without its value and line end."""
-        fields = self._fields
-        if FIELD_NAME in signature.signed_fields:
-            fields = [field for field in fields if field is not signature.field]
-        return header_digest(fields, signature.signed_fields, signature.unsigned, signature.header)
+async def fetch_records(resolver: TxtResolver, names: Iterable[str]) -> dict[str, KeyRecord | DkimError]:
+    """The keys at `names`, or why there is none."""
+    records: dict[str, KeyRecord | DkimError] = {}
+    for name in names:
+        try:
+            records[name] = await fetch_record(resolver, name)
+        except DkimError as error:
+            records[name] = error
+    return records
 
 
-def _found(record: KeyRecord | DkimError) -> KeyRecord:
+def found_record(record: KeyRecord | DkimError) -> KeyRecord:
+    """The key, or its error raised."""
     if isinstance(record, DkimError):
         raise record
     return record
+
+
+def check_times(signature: Signature, now: int) -> Reason | None:
+    """Whether a signature is too old or too young (RFC 6376 §3.5, t= and x=), clocks being what they are."""
+    if signature.expires_at is not None and signature.expires_at < now - MAX_SKEW:
+        return Reason.EXPIRED
+    if signature.signed_at is not None and signature.signed_at > now + MAX_AHEAD:
+        return Reason.FUTURE
+    return None
+
+
+def check_signature(signature: Signature, record: KeyRecord, fields: Sequence[HeaderField], body: BodyHashes) -> None:
+    """RFC 6376 §6.1.2 and §6.1.3. Raises `DkimError` unless the signature is good."""
+    if record.key_type != signature.algorithm.key_type:
+        raise DkimError(Reason.KEY_MISMATCH)
+    if record.strict_identity and signature.identity_domain != signature.domain:
+        raise DkimError(Reason.DOMAIN_MISMATCH)
+    record.check_strength()
+    digest, limit = body.digest(signature.body, signature.body_length), signature.body_length
+    length = body.length(signature.body)
+    if limit is not None and limit > length:
+        raise DkimError(Reason.BODY_LENGTH)
+    if digest != signature.body_hash:
+        raise DkimError(Reason.BODY_HASH)
+    if not record.verifies(signature.algorithm, signature.signature, _header_digest(signature, fields)):
+        raise DkimError(Reason.SIGNATURE)
+    if limit is not None and limit < length:
+        raise DkimError(Reason.UNSIGNED_TAIL)
+
+
+def _header_digest(signature: Signature, fields: Sequence[HeaderField]) -> bytes:
+    """RFC 6376 §3.7: the fields that `h=` names, then the signature itself, without its value and line end."""
+    if signature.field.name in signature.signed_fields:
+        fields = [field for field in fields if field is not signature.field]
+    return header_digest(fields, signature.signed_fields, signature.unsigned, signature.header)
 
 
 async def verify(
@@ -180,7 +219,7 @@ async def verify(
     """
     at = find_body(raw) if body_start is None else body_start
     verifier = Verifier(raw[:at], now=now, max_signatures=max_signatures)
-    if verifier.queries:
+    if verifier.body.needed:
         for start in range(at, len(raw), PIECE):
             verifier.update(raw[start : start + PIECE])
     return await verifier.results(resolver)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from postroom.mailbox import folders, placing, threads
-from postroom.mailbox.models import FLAG_DELETED, ChangeKind, FolderKey
+from postroom.mailbox.models import FLAG_DELETED, ChangeKind, FolderKey, Source
 from postroom.mailbox.placing import FolderCounts, PlacementRow
+from postroom.mailbox.sent_copy import ledger_key
 from postroom.mailbox.threads import UnreadCounts
 from postroom.mailbox.writing import MailboxWrite
 
@@ -27,7 +28,7 @@ _DELETE_MESSAGES: Final = """
 DELETE FROM messages m
 WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.id = ANY ($3::bigint[])
   AND NOT EXISTS (SELECT FROM placements p WHERE p.tenant_id = m.tenant_id AND p.message_id = m.id)
-RETURNING m.thread_seq, m.blob_key, m.raw_size
+RETURNING m.thread_seq, m.blob_key, m.raw_size, m.source
 """
 
 _CANDIDATES: Final = """
@@ -43,7 +44,8 @@ SELECT uid FROM placements WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_i
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The UIDs that went, ascending, and the blob keys of the messages that went with them; how many were `kept`
+    """The UIDs that went, ascending, and the blob keys of the messages that went with them, and of what belongs to
+    them; how many were `kept`
     because they are still to be sent (mail-server C3)."""
 
     uids: tuple[int, ...]
@@ -99,4 +101,6 @@ async def remove(write: MailboxWrite, rows: Sequence[PlacementRow]) -> Removed:
     write.used_bytes = max(0, write.used_bytes - sum(row["raw_size"] for row in gone))
     await threads.shrink(write, Counter(row["thread_seq"] for row in gone), await unread.settle(write))
     await counts.save(write)
-    return Removed(tuple(sorted(row.uid for row in rows)), tuple(row["blob_key"] for row in gone))
+    keys = [row["blob_key"] for row in gone]
+    keys += [ledger_key(row["blob_key"]) for row in gone if row["source"] == Source.SEND]
+    return Removed(tuple(sorted(row.uid for row in rows)), tuple(keys))

@@ -60,7 +60,7 @@ class ChangeKind(StrEnum):
     FOLDER_SUBSCRIBED = "folder_subscribed"
     FOLDER_REMOVED = "folder_removed"
     DELIVERY = "delivery"
-    """What became of a message that was sent: its deliveries are to be read again."""
+    """What became of a message that was sent for one recipient (`delivery_updated` for clients; mail-server C2)."""
 
 
 class Source(StrEnum):

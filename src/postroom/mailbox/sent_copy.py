@@ -1,7 +1,9 @@
-"""The one copy of a sent message (mail-server A3): a client that submits mail also puts it into Sent by itself."""
+"""The one copy of a sent message (mail-server A3): a client that submits mail also puts it into Sent by itself. And
+what lies beside it in the blob store."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -10,6 +12,8 @@ from postroom.mailbox.models import Appended, FolderKey, MailboxRef
 
 SENT_COPY_WINDOW: Final = timedelta(minutes=10)
 """How long after a message was accepted for sending its client may still come with a copy of its own."""
+
+_RAW_KEY: Final = re.compile(r"(?P<owner>t/[^/]+/i/[^/]+)/m/(?P<id>[^/]+)/raw[.]eml")
 
 _LATELY: Final = """
 SELECT m.public_id, t.public_id AS thread_id, p.uid, p.modseq, f.uid_validity
@@ -21,6 +25,15 @@ WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.rfc_message_id = $3 AND m.sou
   AND p.folder_id = $4 AND p.saved_at > $5
 ORDER BY p.uid DESC LIMIT 1
 """
+
+
+def ledger_key(blob_key: str) -> str:
+    """Where that is kept which restores the ledger of sends beside the message whose bytes have that key (outbound
+    §3.4). Not every message has it."""
+    message = _RAW_KEY.fullmatch(blob_key)
+    if message is None:
+        raise ValueError("not the key of a message's bytes")
+    return f"{message['owner']}/out/{message['id']}.json"
 
 
 async def stored_copy(

@@ -22,21 +22,24 @@ WHERE m.tenant_id = n.tenant_id AND m.mailbox_id + 0 = n.mailbox_id AND m.id = n
 
 @dataclass(frozen=True, slots=True)
 class NewStatus:
-    """The status that a message (`id` its row's key, `message` the public id) has from now on, and a fact to add."""
+    """The status that a message (`id` its row's key, `message` the public id) has from now on, and a fact to add.
+
+    `deliveries` are those of its deliveries that have changed, each by its key and with the status that it has now.
+    """
 
     id: int
     message: str
     status: str
     fact: str | None = None
+    deliveries: tuple[tuple[int, str], ...] = ()
 
 
 async def set_statuses(news: Sequence[tuple[MailboxWrite, NewStatus]]) -> None:
-    """Set and log them, in mailboxes that one transaction writes. A message whose status stays is logged as well: one
-    of its deliveries has changed.
-    """
+    """Set them, and log each delivery that has changed, in mailboxes that one transaction writes (mail-server C2)."""
     if not news:
         return
     rows = [(write.ref.tenant_id, write.ref.mailbox_id, new.id, new.status, new.fact) for write, new in news]
     await news[0][0].conn.execute(_UPDATE, *zip(*rows, strict=True))
     for write, new in news:
-        write.log(ChangeKind.DELIVERY, message=new.message)
+        for delivery, status in new.deliveries:
+            write.log(ChangeKind.DELIVERY, message=new.message, delivery=delivery, delivery_status=status)

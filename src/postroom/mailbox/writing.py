@@ -41,11 +41,13 @@ WITH w AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
     WITH ORDINALITY AS w (tenant_id, id, modseq, change_seq, event_seq, used_bytes, last_uid_validity, box)
 ), logged AS (
-  INSERT INTO changes (tenant_id, mailbox_id, seq, modseq, kind, folder_id, uid, message, folder, flags, at)
+  INSERT INTO changes (tenant_id, mailbox_id, seq, modseq, kind, folder_id, uid, message, folder, flags, delivery,
+    delivery_status, at)
   SELECT w.tenant_id, w.id, c.seq, w.modseq, c.kind, c.folder_id, c.uid, c.message, c.folder,
-    string_to_array(c.flags, ' '), $1
+    string_to_array(c.flags, ' '), c.delivery, c.status, $1
   FROM unnest($9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[], $14::text[], $15::text[],
-      $16::text[]) AS c (box, seq, kind, folder_id, uid, message, folder, flags)
+      $16::text[], $17::bigint[], $18::text[])
+    AS c (box, seq, kind, folder_id, uid, message, folder, flags, delivery, status)
   JOIN w ON w.box = c.box
 )
 UPDATE mailboxes m SET modseq = w.modseq, change_seq = w.change_seq, event_seq = w.event_seq,
@@ -54,10 +56,12 @@ FROM w WHERE m.tenant_id + 0 = w.tenant_id AND m.id = w.id
 """
 
 _CHANGES = """
-INSERT INTO changes (tenant_id, mailbox_id, seq, modseq, kind, folder_id, uid, message, folder, flags, at)
-SELECT $1, $2, $3 + c.n, $4, c.kind, c.folder_id, c.uid, c.message, c.folder, string_to_array(c.flags, ' '), $11
-FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::text[], $9::text[], $10::text[])
-     WITH ORDINALITY AS c (kind, folder_id, uid, message, folder, flags, n)
+INSERT INTO changes (tenant_id, mailbox_id, seq, modseq, kind, folder_id, uid, message, folder, flags, delivery,
+  delivery_status, at)
+SELECT $1, $2, $3 + c.n, $4, c.kind, c.folder_id, c.uid, c.message, c.folder, string_to_array(c.flags, ' '),
+  c.delivery, c.status, $13
+FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::text[])
+     WITH ORDINALITY AS c (kind, folder_id, uid, message, folder, flags, delivery, status, n)
 """
 
 
@@ -77,7 +81,7 @@ class MailboxWrite:
     used_bytes: int
     quota_bytes: int | None
     last_uid_validity: int
-    changes: list[tuple[str, int | None, int | None, str | None, str | None, str | None]] = field(default_factory=list)
+    changes: list[tuple[str | int | None, ...]] = field(default_factory=list)
     """What was logged and is not written yet."""
 
     def log(
@@ -89,10 +93,14 @@ class MailboxWrite:
         message: str | None = None,
         folder: str | None = None,
         flags: Sequence[str] | None = None,
+        delivery: int | None = None,
+        delivery_status: str | None = None,
     ) -> None:
-        """Record one change. `message` and `folder` are public ids; `flags` is the whole new set."""
+        """Record one change. `message` and `folder` are public ids; `flags` is the whole new set. `delivery` is the
+        `queue_id` of a recipient of a sent message, which has that status from now on.
+        """
         joined = None if flags is None else " ".join(flags)
-        self.changes.append((kind.value, folder_id, uid, message, folder, joined))
+        self.changes.append((kind.value, folder_id, uid, message, folder, joined, delivery, delivery_status))
 
     def take_event_sequences(self, count: int) -> range:
         """The next `count` numbers of the mailbox's events, in order; saved by `finish`, with a change at least."""
@@ -109,19 +117,13 @@ class MailboxWrite:
         """Write the log and the counters. True when anything changed."""
         if not self.changes:
             return False
-        kinds, folder_ids, uids, messages, folders, flags = zip(*self.changes, strict=True)
         await self.conn.execute(
             _CHANGES,
             self.ref.tenant_id,
             self.ref.mailbox_id,
             self.change_seq,
             self.modseq,
-            kinds,
-            folder_ids,
-            uids,
-            messages,
-            folders,
-            flags,
+            *zip(*self.changes, strict=True),
             self.now,
         )
         self.change_seq += len(self.changes)

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
+import orjson
+
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -33,6 +35,7 @@ from postroom.mailbox.models import (
     Source,
     SpecialUse,
 )
+from postroom.mailbox.sent_copy import ledger_key
 from postroom.outbound import store
 from postroom.outbound.models import Accepted, Operation, Outgoing, Status
 
@@ -71,13 +74,16 @@ class Acceptance:
         """
         now = self._clock.now()
         message = self._message(outgoing, await self._sent(outgoing.mailbox), now)
-        keys = [message.blob_key, wire_key(outgoing)]
-        await self._write(outgoing, message.blob_key)
+        groups = _objects(outgoing, message.blob_key)
+        keys = [key for group in groups for key in group.keys]
+        await self._write(groups)
 
         async def rows(conn: Connection, outcomes: list[GroupOutcome]) -> None:
             (outcome,) = outcomes
             if isinstance(outcome, tuple):
-                await store.insert(conn, outgoing, _accepted(outgoing, outcome[0], message), wire_key=keys[1])
+                await store.insert(
+                    conn, outgoing, _accepted(outgoing, outcome[0], message), wire_key=wire_key(outgoing)
+                )
                 if also is not None:
                     await also(conn)
 
@@ -133,14 +139,10 @@ class Acceptance:
             filing=outgoing.filing,
         )
 
-    async def _write(self, outgoing: Outgoing, key: str) -> None:
-        groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
-        if outgoing.operation is Operation.REDIRECT and outgoing.sent_copy is outgoing.wire:
-            # Nothing is composed or signed: one object under both keys.
-            groups = [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
+    async def _write(self, groups: Sequence[PutGroup]) -> None:
         results = await put_durably(self._blobs, groups)
         if any(results):
-            await self._forget([key, wire_key(outgoing)])
+            await self._forget([key for group in groups for key in group.keys])
             raise PostroomError("unavailable")
 
     async def _forget(self, keys: Sequence[str]) -> None:
@@ -148,6 +150,27 @@ class Acceptance:
             await self._blobs.delete(keys)
         except StorageError:
             log.warning("orphan_blobs_left", count=len(keys))
+
+
+def _objects(outgoing: Outgoing, key: str) -> list[PutGroup]:
+    """What is to be durable before the rows are: the Sent copy, what goes out, and for the ledger."""
+    if outgoing.operation is Operation.REDIRECT and outgoing.sent_copy is outgoing.wire:
+        # Nothing is composed or signed: one object under both keys.
+        return [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
+    groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
+    entry = outgoing.ledger
+    if entry is not None:
+        # So that a retry sends nothing a second time after the database was restored to a time before (outbound §3.4).
+        known = {
+            "tenant": outgoing.tenant_id,
+            "identity": outgoing.identity_id,
+            "message": outgoing.id,
+            "idem_key_sha256": entry.key_hash,
+            "fingerprint": entry.fingerprint,
+            "operation": outgoing.operation.value,
+        }
+        groups.append(PutGroup((orjson.dumps(known),), (ledger_key(key),)))
+    return groups
 
 
 def wire_key(outgoing: Outgoing) -> str:

@@ -17,7 +17,7 @@ from uuid import UUID
 from postroom.db.claim import ClaimQueue, ClaimSpec
 from postroom.db.pool import Connection
 from postroom.mailbox.models import MailboxRef
-from postroom.outbound.models import Operation, RouteKind, Status
+from postroom.outbound.models import Operation, RouteKind, SendKind, Status
 
 LEASE: Final = timedelta(minutes=1)
 """How long a claim holds without a sign of life; whoever works on it extends it (`EXTEND_SECONDS`). So long does the
@@ -84,11 +84,13 @@ RETURNING t.claim_token, t.tenant_id, t.id, t.message_id, t.mailbox_id, t.domain
 # Each table by its key, for each message: joined, a plan that was made while the tables were small could read all of a
 # tenant's rows for long.
 _MESSAGES: Final = """
-SELECT o.*, m.*, b.*, i.status <> 'active' OR t.status <> 'active' AS is_stopped, t.mode = 'test' AS is_test
+SELECT o.*, m.*, b.*, i.status <> 'active' OR t.status <> 'active' AS is_stopped, i.is_system,
+  t.mode = 'test' AS is_test,
+  d.status AS domain_status, d.enabled AS domain_enabled, d.kind = 'platform' AS from_platform
 FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, message_id)
 CROSS JOIN LATERAL (
   SELECT o.tenant_id, o.message_id, o.mailbox_id, o.operation, o.envelope_from, o.wire_key, o.wire_size, o.eight_bit,
-    o.smtputf8, o.dsn_ret, o.dsn_envid, o.accepted_at, o.provider_message_id
+    o.smtputf8, o.dsn_ret, o.dsn_envid, o.accepted_at, o.provider_message_id, o.kind
   FROM outbound_messages o WHERE o.tenant_id = k.tenant_id AND o.message_id = k.message_id LIMIT 1
 ) o
 CROSS JOIN LATERAL (
@@ -100,9 +102,15 @@ CROSS JOIN LATERAL (
   WHERE b.tenant_id + 0 = k.tenant_id AND b.id = o.mailbox_id LIMIT 1
 ) b
 CROSS JOIN LATERAL (
-  SELECT i.status FROM identities i WHERE i.tenant_id + 0 = k.tenant_id AND i.public_id = b.identity_public_id LIMIT 1
+  SELECT i.status, i.is_system FROM identities i
+  WHERE i.tenant_id + 0 = k.tenant_id AND i.public_id = b.identity_public_id LIMIT 1
 ) i
 CROSS JOIN LATERAL (SELECT t.status, t.mode FROM tenants t WHERE t.id = k.tenant_id LIMIT 1) t
+LEFT JOIN LATERAL (
+  SELECT d.status, d.enabled, d.kind FROM domains d
+  WHERE d.name = lower(substring(m.from_address FROM '[^@]*$')) AND (d.tenant_id = k.tenant_id OR d.tenant_id IS NULL)
+  LIMIT 1
+) d ON true
 """
 
 # So that the next message of the thread waits for this one as long as it is under way (outbound §7).
@@ -152,11 +160,21 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class FromDomain:
+    """The domain of From as it is when the message is to leave (outbound §6.2)."""
+
+    status: str
+    enabled: bool
+    is_platform: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Letter:
     """The message of a claim. `key` is its row's, `id` the public one; `envelope_from` is empty for the null sender.
 
     `wire_key` names the bytes that go out; None: they are gone. `was_sent`: some of its
-    recipients were reached. `is_stopped`: nothing is sent for this identity now.
+    recipients were reached. `is_stopped`: nothing is sent for this identity now. `domain` is what the domain of From is
+    like now; None when it is none of ours, or written in a way that it is not found by.
     """
 
     ref: MailboxRef
@@ -165,6 +183,7 @@ class Letter:
     tenant_id: str
     identity_id: str
     operation: Operation
+    kind: SendKind
     envelope_from: str
     from_address: str | None
     rfc_message_id: str
@@ -178,6 +197,8 @@ class Letter:
     was_sent: bool
     is_test: bool
     is_stopped: bool
+    is_system: bool
+    domain: FromDomain | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +339,7 @@ def _letter(row: Any) -> Letter:
         tenant_id=row["tenant_public_id"],
         identity_id=row["identity_public_id"],
         operation=Operation(row["operation"]),
+        kind=SendKind(row["kind"]),
         envelope_from=row["envelope_from"],
         from_address=row["from_address"],
         rfc_message_id=row["rfc_message_id"],
@@ -331,4 +353,12 @@ def _letter(row: Any) -> Letter:
         was_sent=row["provider_message_id"] is not None,
         is_test=row["is_test"],
         is_stopped=row["is_stopped"],
+        is_system=row["is_system"],
+        domain=_domain(row),
     )
+
+
+def _domain(row: Any) -> FromDomain | None:
+    if row["domain_status"] is None:
+        return None
+    return FromDomain(row["domain_status"], row["domain_enabled"], row["from_platform"])

@@ -24,7 +24,8 @@ from postroom.db.pool import Database
 from postroom.mail.compose.downgrade import DowngradeError, Obstacle
 from postroom.outbound import claiming, rules, wire
 from postroom.outbound.claiming import Group, Room
-from postroom.outbound.models import Operation, RouteKind, Status
+from postroom.outbound.gates import gate
+from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
 from postroom.outbound.return_paths import own_sender
 from postroom.outbound.rules import Decided
@@ -91,7 +92,8 @@ class _Lane:
 
 class Dispatcher:
     """One per worker process; any number of processes may run one. `run` it as a task, `wake` it when something was
-    accepted, `drain` it before the process ends.
+    accepted, `drain` it before the process ends. `marketing_direct` (`outbound.marketing_direct`): marketing may leave
+    from this server's address.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Dispatcher:
         sign: Sign,
         offload: Offload,
         return_path: ReturnPath = own_sender,
+        marketing_direct: bool = False,
         limits: DispatchLimits | None = None,
     ) -> None:
         self._database = database
@@ -115,6 +118,7 @@ class Dispatcher:
         self._sign = sign
         self._offload = offload
         self._return_path = return_path
+        self._marketing_direct = marketing_direct
         self._limits = limits or DispatchLimits()
         self._lanes: dict[str, _Lane] = {}
         self._remembered: OrderedDict[str, _Lane] = OrderedDict()
@@ -365,8 +369,9 @@ class Dispatcher:
             rest = tuple(one for one in group.recipients if one.data_started_at is None)
             further = await self._result(lane, replace(group, recipients=rest)) if rest else None
             return Result(group, reports + (further.reports if further is not None else ()))
-        if group.letter.is_stopped:
-            return Result(group, _stopped(group), attempted=False)
+        held = gate(group, marketing_direct=self._marketing_direct)
+        if held is not None:
+            return Result(group, _all(group, held), attempted=False)
         if group.letter.wire_key is None and group.route is not RouteKind.SIMULATOR:
             return Result(group, _all(group, _GONE))
         if lane.failure is not None and self._is_down(lane):
@@ -420,14 +425,6 @@ _GONE: Final = Decided(Status.FAILED, reason=rules.LOCAL_FAULT, enhanced="5.3.0"
 
 def _all(group: Group, outcome: Outcome | Decided) -> tuple[Report, ...]:
     return tuple(Report(one.id, outcome) for one in group.recipients)
-
-
-def _stopped(group: Group) -> tuple[Report, ...]:
-    """Identity or tenant send nothing now (§10 step 1): what none of was sent is canceled, the rest waits. So does what
-    is passed on: it was taken from somebody else, who would not learn that it was let go (FR-TEN-3)."""
-    is_others = group.letter.operation is Operation.REDIRECT
-    waits = is_others or group.letter.was_sent or any(one.status is not Status.QUEUED for one in group.recipients)
-    return _all(group, paused("Sending is stopped for the sender") if waits else Decided(Status.CANCELED))
 
 
 async def _once(ahead: asyncio.Task[bytes]) -> AsyncIterator[bytes]:

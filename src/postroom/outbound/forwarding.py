@@ -5,15 +5,16 @@ its envelope sender is rewritten, so that the next host may believe it and bounc
 rewritten sender, with the null sender, and go on in the same way to whom that names.
 
 All of it belongs to the relay of a tenant (`directory.relays`) and to nobody else. Who sends the same octets for the
-same recipient again, because the first time somebody else could not take them, makes no second copy (`forwards`).
+same recipient again, because the first time somebody else could not take them, makes no second copy (`forwards`),
+unless the first one failed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from postroom.accounts.models import Mode
 from postroom.accounts.signing_keys import Purpose, SigningKeys
@@ -24,16 +25,16 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db.errors import is_transient
 from postroom.db.pool import Connection, Database
-from postroom.directory import rules
+from postroom.directory import aliases, rules
 from postroom.directory.models import Forward, Refusal
 from postroom.directory.relays import Relays
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.inbound.receive import hop_of, transmission_of
-from postroom.inbound.reception import Passage
+from postroom.inbound.reception import Passage, Taking
 from postroom.mail.compose.downgrade import downgrade_to_7bit
 from postroom.mail.srs import LoopError, SrsError, hop_field, next_hop
 from postroom.mailbox.models import Content, MailboxRef
-from postroom.outbound import rewriting
+from postroom.outbound import passed, rewriting
 from postroom.outbound.accept import Also
 from postroom.outbound.models import (
     Accepted,
@@ -53,21 +54,14 @@ from postroom.smtp.trace import relay_header
 
 log = base_log.get("forwarding")
 
+T = TypeVar("T")
+
 BAD_SENDER: Final = Refusal(550, "5.1.7", "The sender's address is too long to be passed on")
 NOT_PASSED_ON: Final = Refusal(550, "5.7.1", "Mail to this address cannot be passed on")
 BOUNCES_ONLY: Final = Refusal(550, "5.7.1", "This address takes bounces only")
+TOO_MANY: Final = Refusal(450, "4.7.1", "Too many bounces to this address, please try again later")
 REJECTED: Final = Reply(550, "5.7.1", "Not passed on: the author's domain asks to reject this mail")
 NOT_CONVERTED: Final = Reply(554, "5.6.3", "Binary mail that cannot be converted is not passed on")
-
-_MISSING: Final = """
-SELECT d FROM unnest($2::bytea[]) AS d
-WHERE NOT EXISTS (SELECT FROM forwards f WHERE f.tenant_id = $1 AND f.digest = d)
-"""
-# Of two at once the second waits for the first one's transaction.
-_RECORD: Final = """
-INSERT INTO forwards (tenant_id, digest, passed_at) SELECT $1, d, $3 FROM unnest($2::bytea[]) AS d
-ON CONFLICT DO NOTHING
-"""
 
 
 class Accept(Protocol):
@@ -113,8 +107,12 @@ class _PassedMeanwhile(Exception):
     """Somebody else has just passed on the same."""
 
 
+class _TooManyReturns(Exception):
+    """An author has had as many bounces as they may have in an hour."""
+
+
 class Forwarding:
-    """One per process. `resolve` and `take` are those of a door (`inbound.reception`), `onward` is for what the
+    """One per process. `resolve` and `prepare` are those of a door (`inbound.reception`), `onward` is for what the
     directory says is to go on. `is_local` says whether a domain is ours.
     """
 
@@ -172,7 +170,7 @@ class Forwarding:
             route,
             forward.written,
         )
-        return Passage(self, forward.written, what, _refuses)
+        return Passage(self, forward.written, what)
 
     async def resolve(self, address: str, mail_from: str) -> Passage | Refusal | None:
         """The passage of a bounce to a sender that we rewrote; None for any other address."""
@@ -198,26 +196,31 @@ class Forwarding:
         author = rewriting.reverse(address, await self._ring(), now)
         async with self._database.acquire() as conn:
             tenant = await tenants.get_by_id(conn, author.tenant_id)
-        if tenant is None:
-            return rules.UNKNOWN
-        refusal = rules.of_tenant(tenant.status, tenant.suspended_at, now)
+            # It may be another tenant's by now.
+            if tenant is None or await aliases.usable_domain(conn, tenant.id, domain) is None:
+                return rules.UNKNOWN
+            refusal = rules.of_tenant(tenant.status, tenant.suspended_at, now)
+            if refusal is None and not await passed.may_return(conn, tenant.id, author.address, now):
+                refusal = TOO_MANY
         if refusal is not None:
             return refusal
         route = await self._route(author.address, from_domain=domain, mode=tenant.mode)
         what = Onward(tenant.id, tenant.public_id, "", "", author.address, route, address, returns=True)
-        return Passage(self, address, what, _refuses)
+        return Passage(self, address, what)
 
     async def _ring(self) -> list[bytes]:
         return [key.secret for key in await self._keys.ring(Purpose.FORWARD)]
 
     # -- after the dot -------------------------------------------------------------------------------------------------
 
-    async def take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
-        """Pass the message on to all recipients; the reply is given once it is durable for all. Those who have had it
-        do not get it again.
-        """
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+        """Whatever of the message forbids that it goes on is found out here, also that it cannot be converted."""
+        return await self._or_later(envelope, self._prepare(envelope, raw))
+
+    async def _or_later(self, envelope: Envelope[Passage], work: Awaitable[T]) -> T | Reply:
+        """What comes of `work`; a temporary refusal for what is away just now."""
         try:
-            return await self._take(envelope, raw)
+            return await work
         except PostroomError as error:
             log.warning("not_passed_on", connection_id=envelope.connection_id, reason=error.code)
         except Exception as error:
@@ -226,7 +229,7 @@ class Forwarding:
             log.warning("not_passed_on", connection_id=envelope.connection_id, reason=type(error).__name__)
         return replies.LOCAL_ERROR
 
-    async def _take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
+    async def _prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
         try:
             hop = next_hop(hop_of(raw))
         except LoopError:
@@ -245,16 +248,28 @@ class Forwarding:
         if await self._forbids(envelope, content):
             log.info("not_passed_on", connection_id=envelope.connection_id, reason="rejected")
             return REJECTED
-        letter = _Letter(
-            prefix + raw, bare(content), hop, envelope.smtputf8 and not raw[: _header_end(raw)].isascii(), envelope
-        )
+        utf8_header = envelope.smtputf8 and not raw[: _header_end(raw)].isascii()
+        letter = _Letter(prefix, raw, bare(content), hop, utf8_header, envelope)
+
+        async def take() -> Reply:
+            return await self._or_later(envelope, self._take(letter, ways))
+
+        return take
+
+    async def _take(self, letter: _Letter, ways: Sequence[Onward]) -> Reply:
+        """Pass the message on to all recipients; the reply is given once it is durable for all. Those who have had it
+        do not get it again.
+        """
         reply = replies.OK
         groups: dict[tuple[int, str], dict[bytes, Onward]] = {}
         for way in ways:
-            digest = _digest(content.raw_sha256, way)
+            digest = _digest(letter.content.raw_sha256, way)
             groups.setdefault((way.tenant_id, way.sender), {}).setdefault(digest, way)
         for group in groups.values():
-            message_id = await self._pass(letter, group)
+            try:
+                message_id = await self._pass(letter, group)
+            except _TooManyReturns:
+                return Reply(TOO_MANY.code, TOO_MANY.enhanced, TOO_MANY.text)
             if message_id is not None and reply is replies.OK:
                 reply = replies.queued(message_id)
         return reply
@@ -297,11 +312,10 @@ class Forwarding:
             if not missing:
                 log.info("passed_on_before", connection_id=letter.envelope.connection_id)
                 return None
-            outgoing = letter.outgoing(
-                self._ids.new("msg"), ref, relay.identity_public_id, [group[digest] for digest in missing]
-            )
+            left = {digest: group[digest] for digest in missing}
+            outgoing = letter.outgoing(self._ids.new("msg"), ref, relay.identity_public_id, list(left.values()))
             try:
-                await self._accept(outgoing, also=self._record(first.tenant_id, missing))
+                await self._accept(outgoing, also=self._record(outgoing, left))
             except _PassedMeanwhile:
                 continue
             log.info(
@@ -315,22 +329,30 @@ class Forwarding:
 
     async def _missing(self, tenant_id: int, digests: Sequence[bytes]) -> list[bytes]:
         async with self._database.acquire() as conn:
-            return [row["d"] for row in await conn.fetch(_MISSING, tenant_id, digests)]
+            return await passed.missing(conn, tenant_id, digests)
 
-    def _record(self, tenant_id: int, digests: Sequence[bytes]) -> Also:
+    def _record(self, outgoing: Outgoing, group: Mapping[bytes, Onward]) -> Also:
+        """What is remembered of those of a group that a message goes to."""
+        recipients = [(digest, way.target) for digest, way in group.items()]
+        authors = [way.target for way in group.values() if way.returns]
+
         async def record(conn: Connection) -> None:
-            done = await conn.execute(_RECORD, tenant_id, digests, self._clock.now())
-            if done != f"INSERT 0 {len(digests)}":
+            now = self._clock.now()
+            if not await passed.record(conn, outgoing.mailbox, outgoing.id, recipients, now):
                 raise _PassedMeanwhile
+            if not await passed.count_returns(conn, outgoing.mailbox.tenant_id, authors, now):
+                raise _TooManyReturns
 
         return record
 
 
 @dataclass(frozen=True, slots=True)
 class _Letter:
-    """A message as it goes on. `utf8_header`: it has characters beyond ASCII in its header (RFC 6532)."""
+    """A message as it goes on: `raw` below `prefix`, and what it says. `utf8_header`: it has characters beyond ASCII in
+    its header (RFC 6532)."""
 
-    wire: bytes
+    prefix: bytes
+    raw: bytes
     content: Content
     hop: int
     utf8_header: bool
@@ -338,7 +360,7 @@ class _Letter:
 
     def outgoing(self, message_id: str, ref: MailboxRef, identity_id: str, ways: Sequence[Onward]) -> Outgoing:
         """For recipients of one tenant and one envelope sender."""
-        sender = ways[0].sender
+        sender, wire = ways[0].sender, self.prefix + self.raw
         named = all(address.isascii() for address in (sender, *(way.target for way in ways)))
         return Outgoing(
             id=message_id,
@@ -358,22 +380,13 @@ class _Letter:
                 )
                 for way in ways
             ),
-            sent_copy=self.wire,
-            wire=self.wire,
+            sent_copy=wire,
+            wire=wire,
             content=self.content,
-            eight_bit=not self.wire.isascii(),
+            eight_bit=not wire.isascii(),
             smtputf8=self.utf8_header or not named,
             hop=self.hop,
         )
-
-
-def _refuses(raw: bytes) -> Reply | None:
-    """A message that would have come too far (N13, outbound §5.6)."""
-    try:
-        next_hop(hop_of(raw))
-    except LoopError:
-        return replies.MAIL_LOOP
-    return None
 
 
 def _refusal_of(error: Exception) -> Refusal | None:

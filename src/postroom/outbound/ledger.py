@@ -66,6 +66,7 @@ class Reservation:
 
     ref: MailboxRef
     key_hash: str
+    fingerprint: str
     holder: UUID
 
 
@@ -158,7 +159,7 @@ class Ledger:
                 if attempt == 0:
                     values = (print_, operation.value, holder, now + LEASE, now, now + LIFE)
                     if await conn.fetchval(_RESERVE, ref.tenant_id, ref.mailbox_id, hashed, *values) is not None:
-                        return Reservation(ref, hashed, holder)
+                        return Reservation(ref, hashed, print_, holder)
         raise PostroomError("request_in_progress", retry_after=RETRY_SECONDS)
 
     async def prune(self, limit: int = 1000) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from postroom.mailbox.models import Content, Filing, MailboxRef
@@ -51,6 +51,42 @@ class Status(StrEnum):
     def is_waiting(self) -> bool:
         """Whether something is still to be sent."""
         return self in (Status.QUEUED, Status.DEFERRED)
+
+
+class QueueState(StrEnum):
+    """What operators and mail clients see of a delivery (C2)."""
+
+    PENDING = "pending"
+    DELIVERING = "delivering"
+    RETRY = "retry"
+    HELD = "held"
+    PARKED = "parked"
+    """Given up, since attempt after attempt ended with its worker."""
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    UNCERTAIN = "uncertain"
+    CANCELLED = "cancelled"
+    SUPPRESSED = "suppressed"
+
+    @classmethod
+    def of(cls, status: Status) -> QueueState:
+        """Of a delivery that nobody works on, holds or has given up."""
+        return _STATES[status]
+
+
+_STATES: Final[Mapping[Status, QueueState]] = {
+    Status.QUEUED: QueueState.PENDING,
+    Status.DEFERRED: QueueState.RETRY,
+    Status.SUBMITTED: QueueState.DELIVERED,
+    Status.DELIVERED: QueueState.DELIVERED,
+    Status.COMPLAINED: QueueState.DELIVERED,
+    Status.BOUNCED: QueueState.FAILED,
+    Status.FAILED: QueueState.FAILED,
+    Status.REJECTED: QueueState.FAILED,
+    Status.UNCERTAIN: QueueState.UNCERTAIN,
+    Status.CANCELED: QueueState.CANCELLED,
+    Status.SUPPRESSED: QueueState.SUPPRESSED,
+}
 
 
 class RecipientField(StrEnum):
@@ -107,10 +143,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The key under which the acceptance is recorded in its transaction, the request that holds it, and what a replay
-    answers: JSON, without texts."""
+    """The key under which the acceptance is recorded in its transaction, what the request was (`ledger.fingerprint`),
+    who holds the key, and what a replay answers: JSON, without texts."""
 
     key_hash: str
+    fingerprint: str
     holder: UUID
     answer: Callable[[Accepted], Mapping[str, Any]]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Final
 
 from postroom.base import log as base_log
@@ -17,7 +16,7 @@ from postroom.db.pool import Connection, Database
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.writing import MailboxWrite, begin_write
 from postroom.outbound import outcome_sql, rules, wire
-from postroom.outbound.models import Operation, Status
+from postroom.outbound.models import Operation, QueueState, Status
 from postroom.outbound.rules import Action, Decided, NotAllowed
 from postroom.outbound.settling import Change, Settled, settle
 
@@ -32,22 +31,6 @@ BYTES_GONE: Final = "bytes_gone"
 
 Sign = Callable[[bytes, str], Awaitable[bytes]]
 Changed = Callable[[MailboxRef, int], None]
-
-
-class QueueState(StrEnum):
-    """What operators see of a delivery (C2)."""
-
-    PENDING = "pending"
-    DELIVERING = "delivering"
-    RETRY = "retry"
-    HELD = "held"
-    PARKED = "parked"
-    """Given up, since attempt after attempt ended with its worker."""
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    UNCERTAIN = "uncertain"
-    CANCELLED = "cancelled"
-    SUPPRESSED = "suppressed"
 
 
 # $1 the time.
@@ -81,11 +64,19 @@ SELECT a.attempt, a.remote_mx, a.status_code, a.status_text, a.error, a.duration
 FROM deliveries d JOIN delivery_attempts a ON a.tenant_id = d.tenant_id AND a.delivery_id = d.id
 WHERE d.id = $1 ORDER BY a.attempt
 """
+# $1 the time, $2 since when what ended is counted, $3 when the day began. What was taken was so by the last attempt.
 _COUNTS: Final = f"""
-SELECT {_STATE} AS state, count(*) AS count,
-  min(d.next_attempt_at) FILTER (WHERE d.next_attempt_at > $1) AS next_due
+SELECT {_STATE} AS state, count(*) FILTER (WHERE d.finished_at IS NULL OR d.finished_at > $2) AS count,
+  count(*) FILTER (WHERE d.status IN ('submitted', 'delivered', 'complained') AND d.last_attempt_at >= $3) AS sent,
+  min(d.next_attempt_at) FILTER (WHERE d.next_attempt_at > $1 AND NOT d.held_by_operator) AS next_due
 FROM deliveries d GROUP BY 1
 """  # noqa: S608 - see above
+_NOTICES: Final = """
+SELECT count(*) FILTER (WHERE b.lease_until IS NULL OR b.lease_until <= $1) AS pending,
+  count(*) FILTER (WHERE b.lease_until > $1) AS processing
+FROM bounce_tasks b WHERE b.next_attempt_at IS NOT NULL
+"""
+_RECEIVED: Final = "SELECT count(*) FROM messages WHERE received_at >= $1 AND source = 'mx'"
 _OWNER: Final = """
 SELECT d.tenant_id, d.mailbox_id, d.message_id, o.operation, o.wire_key, m.blob_key, m.raw_prefix_len, m.from_address,
   m.public_id, b.tenant_public_id, b.identity_public_id, i.kind = 'agent' AND NOT i.is_system AS by_agent,
@@ -164,6 +155,21 @@ class AttemptLog:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """The figures of C9, of all tenants. `counts` are deliveries by state, without what ended long ago; the others are
+    notices to be written and being written, messages taken in and recipients that mail was handed over for since the
+    day began (UTC), and when the next delivery becomes due that is not yet.
+    """
+
+    counts: Mapping[QueueState, int]
+    bounce_pending: int
+    bounce_processing: int
+    received_today: int
+    sent_today: int
+    next_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What became of an operator's wish for one delivery: `refused` is a word for why not, None when it was done."""
 
@@ -228,12 +234,24 @@ class MailQueue:
             return None
         return _item(row), [AttemptLog(**dict(one)) for one in attempts]
 
-    async def counts(self) -> tuple[dict[QueueState, int], datetime | None]:
-        """Deliveries by state, and when one becomes due next. Reads the whole table."""
+    async def statistics(self) -> QueueStatistics:
+        """The figures as of now. Reads all deliveries."""
+        now = self._clock.now()
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         async with self._database.acquire() as conn:
-            rows = await conn.fetch(_COUNTS, self._clock.now())
-        due = [row["next_due"] for row in rows if row["next_due"] is not None]
-        return {QueueState(row["state"]): row["count"] for row in rows}, min(due, default=None)
+            rows = await conn.fetch(_COUNTS, now, now - self._keep, midnight)
+            notices = await conn.fetchrow(_NOTICES, now)
+            received = await conn.fetchval(_RECEIVED, midnight)
+        assert notices is not None, "an aggregate has a row"
+        found = {QueueState(row["state"]): row["count"] for row in rows}
+        return QueueStatistics(
+            counts={state: found.get(state, 0) for state in QueueState},
+            bounce_pending=notices["pending"],
+            bounce_processing=notices["processing"],
+            received_today=received,
+            sent_today=sum(row["sent"] for row in rows),
+            next_due_at=min((row["next_due"] for row in rows if row["next_due"] is not None), default=None),
+        )
 
     # -- doing ---------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from postroom.db.pool import Database
 from postroom.mailbox import expunge, placing
 from postroom.mailbox.models import Content, MailboxRef
 from postroom.mailbox.writing import begin_write
+from postroom.outbound import passed
 
 log = base_log.get("relaying")
 
@@ -49,7 +50,6 @@ WHERE i.kind = 'relay'
                   WHERE b.next_attempt_at IS NOT NULL AND b.tenant_id = m.tenant_id AND b.message = m.public_id)
 ORDER BY m.tenant_id, m.mailbox_id, m.id LIMIT $3
 """
-_FORGET: Final = "DELETE FROM forwards WHERE passed_at < $1"
 
 
 def bare(content: Content) -> Content:
@@ -84,7 +84,7 @@ class _Done:
 
 async def clear_relays(database: Database, blobs: BlobStore, clock: Clock) -> int:
     """Remove what went on, or did not, more than an hour ago, and of which nobody is still to be told; how many. What
-    was passed on is forgotten after a week. It may run twice.
+    was passed on is forgotten after a week, and what failed with its rows. It may run twice.
     """
     now, total = clock.now(), 0
     while True:
@@ -98,7 +98,7 @@ async def clear_relays(database: Database, blobs: BlobStore, clock: Clock) -> in
         if len(done) < BATCH or not removed:
             break
     async with database.acquire() as conn:
-        await conn.execute(_FORGET, now - REMEMBER)
+        await passed.forget(conn, passed_before=now - REMEMBER, now=now)
     return total
 
 
@@ -109,6 +109,7 @@ async def _remove(database: Database, blobs: BlobStore, clock: Clock, ref: Mailb
             rows = await placing.rows_of_messages(write, [one.id for one in done])
             # What an operator has tried again since then stays.
             free = [row for row in rows if not row.leaves]
+            await passed.free(conn, ref.tenant_id, [row.message_id for row in free])
             gone = await expunge.remove(write, free)
             await write.finish()
     except PostroomError:

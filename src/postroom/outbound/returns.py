@@ -5,6 +5,7 @@ A return path takes bounces only, with the null sender, and only for deliveries 
 refused in the dialogue, so that nobody is ever sent a bounce for it. A report changes deliveries in a transaction of
 its own, and is then stored in the sender's mailbox, where it is the notice. Both bear being done again: a state that
 was reached is reached, and the same octets are not stored twice. So a host that was not answered just sends it again.
+What is no report is mail to the address that the message was sent from, and is answered as that would answer it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from postroom.accounts.names import RELAYED_ROLES
 from postroom.base import log as base_log
@@ -22,11 +23,11 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs.store import BlobStore, StorageError
 from postroom.db import errors as db_errors
 from postroom.db.pool import Connection, Database
-from postroom.directory.models import Refusal
+from postroom.directory.models import Recipient, Refusal
 from postroom.directory.rules import UNAVAILABLE, UNKNOWN
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.inbound.receive import Handling, Receiver
-from postroom.inbound.reception import Addressee, Passage
+from postroom.inbound.reception import Addressee, Find, Passage, Taking
 from postroom.mail.dsn import Action, DeliveryReport, ReportedRecipient, parse_dsn
 from postroom.mail.return_path import PREFIX, DeliveryRef
 from postroom.mailbox.models import MailboxRef
@@ -43,6 +44,8 @@ from postroom.smtp.envelope import Envelope
 from postroom.smtp.replies import Reply
 
 log = base_log.get("returns")
+
+T = TypeVar("T")
 
 BOUNCES_ONLY: Final = Refusal(550, "5.7.1", "This address takes bounces only")
 _SILENT: Final = Telling(outcomes=False)
@@ -112,7 +115,8 @@ class _Sent:
 
 class Returns:
     """The door. `role_mail` says who takes mail to postmaster and the like of the return paths' host, which goes where
-    that of `platform_domain` goes (RFC 5321 §4.5.1, RFC 2142). `changed` is told of mailboxes after the commit.
+    that of `platform_domain` goes (RFC 5321 §4.5.1, RFC 2142). `directory` says what an address answers to mail.
+    `changed` is told of mailboxes after the commit.
     """
 
     def __init__(
@@ -126,6 +130,7 @@ class Returns:
         *,
         paths: ReturnPaths,
         role_mail: Resolve,
+        directory: Find,
         platform_domain: str,
         changed: Changed,
     ) -> None:
@@ -137,11 +142,13 @@ class Returns:
         self._ids = ids
         self._paths = paths
         self._role_mail = role_mail
+        self._directory = directory
         self._platform_domain = platform_domain
         self._changed = changed
         self.dropped: Counter[str] = Counter()
         """What was refused or let go since the start, by the reason: `backscatter` are bounces of what we never sent
-        (D4), `gone` those of what there is no more, `told` those of which the sender knows."""
+        (D4), `gone` those of what there is no more, `told` those of which the sender knows, `refused` are answers to an
+        address that takes no mail, beside others that do."""
 
     # -- the dialogue --------------------------------------------------------------------------------------------------
 
@@ -170,23 +177,63 @@ class Returns:
 
     # -- the message ---------------------------------------------------------------------------------------------------
 
-    async def take(self, envelope: Envelope[Passage], raw: bytes) -> Reply:
-        """Apply it and store it, for each delivery that was written to. All that can be refused now is temporary."""
+    async def prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
+        """Read it. What is no report is mail, and is refused where its sender's address would refuse it."""
+        return await self._or_later(envelope, self._prepare(envelope, raw))
+
+    async def _or_later(self, envelope: Envelope[Passage], work: Awaitable[T]) -> T | Reply:
+        """What comes of `work`; a temporary refusal while the database is away."""
+        try:
+            return await work
+        except Exception as error:
+            if not db_errors.is_transient(error):
+                raise
+            log.warning("report_put_off", connection_id=envelope.connection_id, error=type(error).__name__)
+            return replies.LOCAL_ERROR
+
+    async def _prepare(self, envelope: Envelope[Passage], raw: bytes) -> Taking | Reply:
         try:
             report = await self._parser.run(len(raw), parse_dsn, raw)
         except ParserBusy:
             return replies.LOCAL_ERROR
         except ParsingFailed:
             report = None  # nobody can read it but a person
+        named = [(recipient, passage.what) for recipient, passage in envelope.recipients]
+        refusals = [None if report is not None else await self._refusal(ref) for _, ref in named]
+        if all(refusals):
+            return refusals[0] or replies.LOCAL_ERROR
+        # Of several, those who may have it do not lose it for the others' sake.
+        for refusal in filter(None, refusals):
+            self._drop("refused", envelope, code=refusal.code)
+        wanted = [one for one, refusal in zip(named, refusals, strict=True) if refusal is None]
+
+        async def take() -> Reply:
+            return await self._or_later(envelope, self._take_all(envelope, wanted, report, raw))
+
+        return take
+
+    async def _refusal(self, ref: DeliveryRef) -> Reply | None:
+        """What the address answers that the message was sent from, unless it is still that mailbox's."""
+        sent = await self._find(ref)
+        if sent is None:
+            return None  # to be dropped
+        found = await self._directory(sent.base) if sent.base else UNKNOWN
+        if isinstance(found, Recipient) and (found.tenant_id, found.mailbox_id) == (sent.tenant_id, sent.mailbox_id):
+            return None
+        refusal = found if isinstance(found, Refusal) else UNKNOWN
+        return Reply(refusal.code, refusal.enhanced, refusal.text)
+
+    async def _take_all(
+        self,
+        envelope: Envelope[Passage],
+        wanted: Sequence[tuple[str, DeliveryRef]],
+        report: DeliveryReport | None,
+        raw: bytes,
+    ) -> Reply:
+        """Apply and store it for each delivery that was written to. All that is refused now is temporary."""
         reply: Reply | None = None
-        for recipient, passage in envelope.recipients:
-            try:
-                taken = await self._take(envelope, recipient, passage.what, report, raw)
-            except Exception as error:
-                if not db_errors.is_transient(error):
-                    raise
-                log.warning("report_put_off", connection_id=envelope.connection_id, error=type(error).__name__)
-                return replies.LOCAL_ERROR
+        for recipient, ref in wanted:
+            taken = await self._take(envelope, recipient, ref, report, raw)
             if taken.is_failure:
                 return taken
             reply = reply or taken
@@ -216,9 +263,9 @@ class Returns:
             return self._drop("gone", envelope)
         return reply
 
-    def _drop(self, reason: str, envelope: Envelope[Passage]) -> Reply:
+    def _drop(self, reason: str, envelope: Envelope[Passage], **more: int) -> Reply:
         self.dropped[reason] += 1
-        log.info("report_dropped", reason=reason, connection_id=envelope.connection_id)
+        log.info("report_dropped", reason=reason, connection_id=envelope.connection_id, **more)
         return replies.OK
 
     async def _find(self, ref: DeliveryRef) -> _Sent | None:

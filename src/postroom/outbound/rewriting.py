@@ -2,7 +2,8 @@
 
 A rewritten sender names the tenant in whose name the mail went on: its key stands behind the hash, in a field that all
 other forwarders take for the hash and drop or keep whole. So it changes nothing of what is theirs, as it would behind
-the author's local part: a forwarder before us would not know its own hash again. The hash is of a key of the tenant's.
+the author's local part: a forwarder before us would not know its own hash again. The hash is of a key of the tenant's,
+and of the domain, so that it is good there only, and for three weeks.
 
 The whole may be as long as a path, since what mailing lists send from seldom leaves room for it within 64 octets, and
 no server in use refuses more.
@@ -23,9 +24,10 @@ from postroom.smtp.address import MAX_PATH, Address, AddressSyntaxError, parse_p
 _DIGITS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _MAX_KEY: Final = 2**63 - 1
 _TAGS: Final = ("srs0=", "srs1=")
-_HEAD: Final = len("SRS0=") + 8
-"""Octets of tag and hash."""
-_OURS: Final = re.compile(r"(srs[01]=[a-z2-7]{8})([a-z2-7]{1,13})(=.*)", re.IGNORECASE | re.DOTALL | re.ASCII)
+# SRS1 has the day behind the hash as well.
+_OURS: Final = re.compile(
+    r"(srs0=[a-z2-7]{8}|srs1=[a-z2-7]{10})([a-z2-7]{1,13})(=.*)", re.IGNORECASE | re.DOTALL | re.ASCII
+)
 _BRACKETS_AND_AT: Final = 3
 
 
@@ -51,7 +53,8 @@ def rewrite(sender: str, domain: str, tenant_id: int, keys: Sequence[bytes], now
     number = _number(tenant_id)
     made = _rewriter(domain, tenant_id, keys).rewrite(MailAddress("", given.local, given.domain), now)
     assert made is not None, "this is not the null sender"
-    path = str(Address(f"{made.local[:_HEAD]}{number}{made.local[_HEAD:]}", made.domain))
+    head = made.local.index("=", len("SRS0="))
+    path = str(Address(f"{made.local[:head]}{number}{made.local[head:]}", made.domain))
     # Quotes take room, too.
     if len(path.encode()) > MAX_PATH - 2:
         raise SrsError(SrsProblem.TOO_LONG)
@@ -65,7 +68,7 @@ def is_rewritten(address: str) -> bool:
 
 def reverse(address: str, keys: Sequence[bytes], now: datetime) -> Author:
     """Who is told what is sent to a rewritten sender, as it was given or in lower case. Raises SrsError: we did not
-    make it, or long ago.
+    make it for this domain, or did so long ago.
     """
     local, domain = _parts(address)
     form = _OURS.fullmatch(local)

@@ -147,8 +147,8 @@ def decide(
     """The next state of a delivery whose attempt came to `outcome`, with the time of the next attempt.
 
     What the receiver puts off is tried `max_attempts` times and then bounced, soft, `delivery_expired` 4.4.7 (B8).
-    What waits on our side of the wire has failed a day after the submission, `quota_exhausted` (outbound §12); not if
-    the receiver put it off before: then the longer schedule holds.
+    What waits on our side of the wire has failed a day after the submission, `quota_exhausted` (outbound §12); if the
+    receiver put it off before, once the last of its attempts would have been made.
     """
     if outcome.verdict is not Verdict.TEMPORARY:
         return _final(outcome)
@@ -163,10 +163,18 @@ def decide(
         wait = backoff_delay(kind, max(1, tries if counts else standing.claims), random())
     at = now + timedelta(seconds=wait)
     deferred = outcome.delivery is smtp.DeliveryStatus.DEFERRED or standing.status is Status.DEFERRED
-    if kind is not Backoff.RECEIVER and not deferred and at > standing.accepted_at + timedelta(seconds=BACKOFF_END):
+    if kind is not Backoff.RECEIVER and at > standing.accepted_at + _patience(deferred, policy):
         return _final(expire(outcome, Route.SMARTHOST))
     status = Status.DEFERRED if deferred else Status.QUEUED
     return replace(_final(outcome), status=status, reason=None, next_at=at, counts=counts)
+
+
+def _patience(deferred: bool, policy: RetryPolicy) -> timedelta:
+    """How long after the submission something may wait on our side."""
+    if not deferred:
+        return timedelta(seconds=BACKOFF_END)
+    waits = sum(retry_delay(count, 0.5, policy.schedule) for count in range(1, policy.max_attempts))
+    return timedelta(seconds=max(waits, BACKOFF_END))
 
 
 def tried_until(

@@ -70,11 +70,13 @@ WITH target AS (
   LEFT JOIN outbound_messages o ON o.tenant_id = m.tenant_id AND o.message_id = m.id
   WHERE m.direction = 'outbound'
 )
-SELECT t.direction, t.kind, t.blob_key, t.raw_size, o.hop,
+SELECT t.direction, t.kind, t.blob_key, t.raw_size, o.hop, th.public_id AS thread_id,
        (SELECT count(*) FROM ours
         WHERE automatic AND status NOT IN ('canceled', 'rejected', 'failed', 'suppressed')
           AND id > coalesce((SELECT max(id) FROM ours WHERE NOT automatic), 0)) AS automatic
-FROM target t LEFT JOIN outbound_messages o ON o.tenant_id = t.tenant_id AND o.message_id = t.id
+FROM target t
+JOIN threads th ON th.tenant_id = t.tenant_id AND th.mailbox_id = t.mailbox_id AND th.seq = t.thread_seq
+LEFT JOIN outbound_messages o ON o.tenant_id = t.tenant_id AND o.message_id = t.id
 """
 _WROTE_IT: Final = """
 SELECT DISTINCT from_address FROM messages
@@ -114,6 +116,7 @@ class Used:
 class Target:
     """A message of the mailbox that is answered. `hop` is None when it is in its header only."""
 
+    thread_id: str
     direction: Direction
     kind: str
     blob_key: str
@@ -170,6 +173,7 @@ async def answered(conn: Connection, ref: MailboxRef, rfc_message_id: str) -> Ta
     if row is None:
         return None
     return Target(
+        thread_id=row["thread_id"],
         direction=Direction(row["direction"]),
         kind=row["kind"],
         blob_key=row["blob_key"],

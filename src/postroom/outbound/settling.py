@@ -23,7 +23,7 @@ from postroom.mailbox.statuses import NewStatus, set_statuses
 from postroom.mailbox.writing import MailboxWrite
 from postroom.outbound import outcome_sql as sql
 from postroom.outbound import rules
-from postroom.outbound.models import Operation, RouteKind, Status
+from postroom.outbound.models import Operation, QueueState, RouteKind, Status
 from postroom.outbound.rules import Decided
 
 RECONCILED: Final = "reconciled"
@@ -35,6 +35,7 @@ PROVIDERS: Final[Mapping[RouteKind, str]] = {
     RouteKind.SIMULATOR: "simulator",
 }
 _FAILED: Final = frozenset({Status.BOUNCED, Status.FAILED, Status.REJECTED})
+_TAKEN: Final = frozenset({Status.SUBMITTED, Status.DELIVERED, Status.COMPLAINED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,9 @@ async def settle(changes: Sequence[Change], ids: IdGenerator, *, telling: Tellin
         # A relay is nobody's, so there is nobody to tell of it.
         events += () if message.row["is_relay"] else _events(key, message, status)
         fact = RECONCILED if any(change.reconciles for change in message.changes) else None
-        statuses.append((message.write, NewStatus(key, message.row["public_id"], status.value, fact)))
+        deliveries = tuple((change.row["id"], change.decided.status.value) for change in message.changes)
+        news = NewStatus(key, message.row["public_id"], status.value, fact, deliveries)
+        statuses.append((message.write, news))
     await outbox.put(events, occurred_at=now, new_id=ids.new)
     await set_statuses(statuses)
     await _release_threads(conn, messages, [new for _, new in statuses])
@@ -244,6 +247,7 @@ def _events(key: int, message: _Message, status: Status) -> list[MessageEvent]:
     if any(change.reconciles for change in message.changes):
         told.append(catalogue.message_reconciled(row["public_id"], status.value))
     for change in message.changes:
+        told.append(_updated(row["public_id"], change))
         told += _of_recipient(row["public_id"], change)
     told += _of_whole(message, before, status)
     return [
@@ -266,6 +270,20 @@ def _provider(message: _Message) -> tuple[str, str | None]:
         # Events know no hand-over within a deployment: for live mail it is delivery (G11), else loopback (L3).
         provider = "loopback" if message.row["is_test"] else "direct"
     return provider, provider_id
+
+
+def _updated(message_id: str, change: Change) -> tuple[str, Mapping[str, Any]]:
+    """That a row of the queue changed, whatever the message's events say of it (C2)."""
+    decided, row = change.decided, change.row
+    counted = decided.counts and change.made is not None
+    return catalogue.delivery_updated(
+        row["id"],
+        message_id,
+        row["recipient"],
+        QueueState.of(decided.status).value,
+        attempts=0 if change.restart else row["tries"] + counted,
+        last_error=None if decided.status in _TAKEN else decided.text or decided.reason,
+    )
 
 
 def _of_recipient(message_id: str, change: Change) -> list[tuple[str, Mapping[str, Any]]]:

@@ -3,12 +3,16 @@
 A domain's first key is made when it is first needed. Rotation has three steps: `rotate` makes the key of the other
 selector, whose record is then published; `switch` signs with it from now on; the old record stays published for 30
 days, and its row until the next rotation. Private parts are stored sealed and never leave this module.
+
+A second signature, with Ed25519, is for receivers that can verify it (RFC 8463); others go by the one with RSA. Its key
+accompanies an RSA key, under a selector of its own (RFC 8463 §3): made, switched and retired with that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -25,6 +29,8 @@ from postroom.outbound.transports.base import OFFLOAD_BYTES, Offload
 log = base_log.get("dkim")
 
 SELECTORS: Final = ("pm1", "pm2")
+SECOND: Final = "e"
+"""Added to a selector: that of the Ed25519 key which accompanies the RSA key."""
 PURPOSE: Final = "dkim"
 KEEP_PUBLISHED: Final = timedelta(days=30)
 CACHE_SECONDS: Final = 60.0
@@ -41,9 +47,10 @@ _INSERT: Final = """
 INSERT INTO dkim_keys (domain_id, selector, algorithm, private_sealed, public_record, signs, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
-_DELETE: Final = "DELETE FROM dkim_keys WHERE domain_id = $1 AND selector = $2"
+_DELETE: Final = "DELETE FROM dkim_keys WHERE domain_id = $1 AND selector = ANY ($2::text[])"
 _SWITCH: Final = """
-UPDATE dkim_keys SET signs = selector = $2, retire_at = CASE WHEN selector <> $2 THEN $3::timestamptz END
+UPDATE dkim_keys SET signs = selector = ANY ($2::text[]),
+  retire_at = CASE WHEN selector <> ALL ($2::text[]) THEN $3::timestamptz END
 WHERE domain_id = $1
 """
 
@@ -74,13 +81,16 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    signer: Signer | None
-    der: bytes
+    signers: tuple[Signer, ...]
+    held: tuple[tuple[str, bytes], ...]
+    """Selector and key of each, for a process of its own."""
     until: float
 
 
 class DkimKeys:
-    """The keys of this deployment, as one process sees them. `offload` is for signing large messages."""
+    """The keys of this deployment, as one process sees them. `offload` is for signing large messages, `second` for
+    signing with Ed25519, too (`dkim.second_signature`).
+    """
 
     def __init__(
         self,
@@ -91,12 +101,14 @@ class DkimKeys:
         other_master_key: bytes | None = None,
         offload: Offload | None = None,
         algorithm: Algorithm = Algorithm.RSA_SHA256,
+        second: bool = False,
     ) -> None:
         self._database = database
         self._sealer = Sealer(master_key, PURPOSE, other_key=other_master_key)
         self._clock = clock
         self._offload = offload
         self._algorithm = algorithm
+        self._second = second
         self._cache: OrderedDict[str, _Cached] = OrderedDict()
         self._making: dict[str, asyncio.Lock] = {}
 
@@ -105,24 +117,27 @@ class DkimKeys:
 
         Raises PostroomError `unavailable` when it cannot be signed: it must not go out without (U4).
         """
-        cached = await self._signer(from_domain.lower())
-        if cached.signer is None:
+        domain = from_domain.lower()
+        cached = await self._signer(domain)
+        if not cached.signers:
             return wire
-        signer, at = cached.signer, int(self._clock.now().timestamp())
+        at = int(self._clock.now().timestamp())
         try:
             if len(wire) < OFFLOAD_BYTES or self._offload is None:
-                return sign_message(wire, [signer], signed_at=at)
-            return await self._offload(len(wire), sign_with, wire, signer.domain, signer.selector, cached.der, at)
+                return sign_message(wire, cached.signers, signed_at=at)
+            return await self._offload(len(wire), sign_with, wire, domain, cached.held, at)
         except SigningError as error:
             log.warning("not_signed", error=type(error).__name__)
             raise PostroomError("unavailable") from error
 
-    async def show(self, domain: str) -> tuple[PublicKey, ...]:
-        """The domain's keys; the first one is made if there is none. Raises `domain_not_found`."""
+    async def show(self, domain: str, *, second: bool = False) -> tuple[PublicKey, ...]:
+        """The domain's keys; the first one is made if there is none, and those for the `second` signature even before
+        it is switched on, so that their records can be published. Raises `domain_not_found`.
+        """
         async with self._database.transaction() as conn:
             key = await self._domain(conn, domain)
-            rows = await self._ensure(conn, key, domain)
-        return _public(domain, rows)
+            rows = await self._ensure(conn, key, second=second)
+        return self._public(domain, rows)
 
     async def rotate(self, domain: str) -> tuple[PublicKey, ...]:
         """Make the key that will sign next; its record is to be published, then `switch`. Doing it again changes
@@ -133,19 +148,19 @@ class DkimKeys:
         fresh = await asyncio.to_thread(PrivateKey.generate, self._algorithm)
         async with self._database.transaction() as conn:
             key = await self._domain(conn, domain)
-            rows = await self._ensure(conn, key, domain)
-            signing = next(row for row in rows if row["signs"])
-            other = next((row for row in rows if not row["signs"]), None)
+            rows = await self._ensure(conn, key)
+            signing = next(row for row in _first(rows) if row["signs"])
+            other = next((row for row in _first(rows) if not row["signs"]), None)
             if other is not None and other["retire_at"] is None:
-                return _public(domain, rows)
+                return self._public(domain, rows)
             if other is not None and other["retire_at"] > now:
                 raise RotationError("the record of the key before is still needed", other["retire_at"])
             selector = next(name for name in SELECTORS if name != signing["selector"])
-            await conn.execute(_DELETE, key, selector)
+            await conn.execute(_DELETE, key, [selector, selector + SECOND])
             await self._insert(conn, key, selector, fresh, signs=False)
-            rows = await conn.fetch(_KEYS, key)
+            rows = await self._ensure(conn, key, second=_has_second(rows, signing))
         log.info("dkim_key_made", selector=selector)
-        return _public(domain, rows)
+        return self._public(domain, rows)
 
     async def switch(self, domain: str) -> tuple[PublicKey, ...]:
         """Sign with the key that `rotate` made, whose record is published by now. Raises `domain_not_found`,
@@ -154,15 +169,16 @@ class DkimKeys:
         now = self._clock.now()
         async with self._database.transaction() as conn:
             key = await self._domain(conn, domain)
-            rows = await self._ensure(conn, key, domain)
-            pending = next((row for row in rows if not row["signs"] and row["retire_at"] is None), None)
+            rows = await self._ensure(conn, key)
+            pending = next((row for row in _first(rows) if not row["signs"] and row["retire_at"] is None), None)
             if pending is None:
                 raise RotationError("there is no new key to switch to")
-            await conn.execute(_SWITCH, key, pending["selector"], now + KEEP_PUBLISHED)
+            selectors = [pending["selector"], pending["selector"] + SECOND]
+            await conn.execute(_SWITCH, key, selectors, now + KEEP_PUBLISHED)
             rows = await conn.fetch(_KEYS, key)
         self._cache.pop(domain, None)
         log.info("dkim_key_switched", selector=pending["selector"])
-        return _public(domain, rows)
+        return self._public(domain, rows)
 
     # -- keys ----------------------------------------------------------------------------------------------------------
 
@@ -187,14 +203,19 @@ class DkimKeys:
         async with self._database.transaction() as conn:
             key = await conn.fetchval(_DOMAIN, domain)
             if key is None:
-                return _Cached(None, b"", until)
-            rows = await conn.fetch(_KEYS, key) or await self._ensure(conn, key, domain)
-        row = next(row for row in rows if row["signs"])
+                return _Cached((), (), until)
+            rows = await conn.fetch(_KEYS, key)
+            if not rows or self._missing(rows):
+                rows = await self._ensure(conn, key)
+        signing = [row for row in rows if self._signs(row)]
         try:
-            der = self._sealer.open(row["private_sealed"], _place(key, row["selector"]))
-            return _Cached(Signer(domain, row["selector"], PrivateKey.from_der(der)), der, until)
+            held = tuple(
+                (row["selector"], self._sealer.open(row["private_sealed"], _place(key, row["selector"])))
+                for row in signing
+            )
+            return _Cached(_signers(domain, held), held, until)
         except (UnsealError, PrivateKeyError, SigningError) as error:
-            log.error("dkim_key_unusable", selector=row["selector"], error=type(error).__name__)
+            log.error("dkim_key_unusable", selector=signing[0]["selector"], error=type(error).__name__)
             raise PostroomError("unavailable") from error
 
     async def _domain(self, conn: Connection, domain: str) -> int:
@@ -203,9 +224,9 @@ class DkimKeys:
             raise PostroomError("domain_not_found")
         return key
 
-    async def _ensure(self, conn: Connection, key: int, domain: str) -> list[Any]:
-        """The rows of the domain's keys, of which one signs. The domain's row is locked, so that two who find no key
-        make one."""
+    async def _ensure(self, conn: Connection, key: int, *, second: bool = False) -> list[Any]:
+        """The rows of the domain's keys, of which one signs, or two. The domain's row is locked, so that two who find
+        no key make one."""
         await conn.fetchval(_LOCK, key)
         rows = await conn.fetch(_KEYS, key)
         if not rows:
@@ -213,7 +234,41 @@ class DkimKeys:
             await self._insert(conn, key, SELECTORS[0], made, signs=True)
             rows = await conn.fetch(_KEYS, key)
             log.info("dkim_key_made", selector=SELECTORS[0])
-        return list(rows)
+        missing = self._missing(rows, second=second)
+        for row in missing:
+            selector = row["selector"] + SECOND
+            made = PrivateKey.generate(Algorithm.ED25519_SHA256)
+            await self._insert(conn, key, selector, made, signs=row["signs"])
+            log.info("dkim_key_made", selector=selector)
+        return list(await conn.fetch(_KEYS, key) if missing else rows)
+
+    def _missing(self, rows: Sequence[Any], *, second: bool = False) -> list[Any]:
+        """Keys that sign, or will, and have nothing yet that accompanies them. Beside Ed25519 there is no need."""
+        if not (second or self._second):
+            return []
+        return [
+            row
+            for row in _first(rows)
+            if row["retire_at"] is None and row["algorithm"] == Algorithm.RSA_SHA256 and not _has_second(rows, row)
+        ]
+
+    def _signs(self, row: Any) -> bool:
+        return bool(row["signs"]) and (self._second or row["selector"] in SELECTORS)
+
+    def _public(self, domain: str, rows: Sequence[Any]) -> tuple[PublicKey, ...]:
+        return tuple(
+            PublicKey(
+                domain=domain.lower(),
+                selector=row["selector"],
+                algorithm=row["algorithm"],
+                name=record_name(row["selector"], domain.lower()),
+                record=row["public_record"],
+                signs=self._signs(row),
+                created_at=row["created_at"],
+                retire_at=row["retire_at"],
+            )
+            for row in rows
+        )
 
     async def _insert(self, conn: Connection, key: int, selector: str, made: PrivateKey, *, signs: bool) -> None:
         sealed = self._sealer.seal(made.to_der(), _place(key, selector))
@@ -221,26 +276,24 @@ class DkimKeys:
         await conn.execute(_INSERT, key, selector, made.algorithm.value, sealed, made.public_record(), signs, now)
 
 
-def sign_with(wire: bytes, domain: str, selector: str, der: bytes, signed_at: int) -> bytes:
-    """`sign_message` with the key as octets, for a process of its own."""
-    return sign_message(wire, [Signer(domain, selector, PrivateKey.from_der(der))], signed_at=signed_at)
+def sign_with(wire: bytes, domain: str, held: Sequence[tuple[str, bytes]], signed_at: int) -> bytes:
+    """`sign_message` with selectors and their keys as octets, for a process of its own."""
+    return sign_message(wire, _signers(domain, held), signed_at=signed_at)
+
+
+def _signers(domain: str, held: Sequence[tuple[str, bytes]]) -> tuple[Signer, ...]:
+    """The first signature stands above the second."""
+    return tuple(Signer(domain, selector, PrivateKey.from_der(der)) for selector, der in held)
+
+
+def _first(rows: Sequence[Any]) -> list[Any]:
+    """The keys of the first signature."""
+    return [row for row in rows if row["selector"] in SELECTORS]
+
+
+def _has_second(rows: Sequence[Any], first: Any) -> bool:
+    return any(row["selector"] == first["selector"] + SECOND for row in rows)
 
 
 def _place(domain_key: int, selector: str) -> str:
     return f"dkim_keys/{domain_key}/{selector}"
-
-
-def _public(domain: str, rows: list[Any]) -> tuple[PublicKey, ...]:
-    return tuple(
-        PublicKey(
-            domain=domain.lower(),
-            selector=row["selector"],
-            algorithm=row["algorithm"],
-            name=record_name(row["selector"], domain.lower()),
-            record=row["public_record"],
-            signs=row["signs"],
-            created_at=row["created_at"],
-            retire_at=row["retire_at"],
-        )
-        for row in rows
-    )

@@ -20,19 +20,21 @@ from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs import BlobMissing, BlobStore
+from postroom.db.errors import BROKEN, DatabaseUnavailable
 from postroom.db.pool import Connection, Database
 from postroom.directory.models import AddressStatus, IdentityKind, IdentityStatus, Recipient
 from postroom.inbound.describe import looks_quick
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.mail.srs import MAX_HOP, LoopError, hop_field, next_hop
 from postroom.mailbox.models import Direction
-from postroom.outbound import senders
+from postroom.outbound import senders, thread_lock
 from postroom.outbound.facts import HEADER_BYTES, nature
 from postroom.outbound.known import written_to
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
 from postroom.outbound.policy import ANSWERABLE_VERDICTS, HUMAN_KINDS, SIMULATOR, SendRules
 from postroom.outbound.senders import Sender
 from postroom.outbound.submitted import REPLIES, Read, read
+from postroom.outbound.thread_lock import ThreadLocks
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.params import NO_RCPT_PARAMETERS, Body, RcptParameters
@@ -124,6 +126,7 @@ class Submission:
         limits: SubmissionLimits | None = None,
         rules: SendRules | None = None,
         hide_client_ip: bool = True,
+        locks: ThreadLocks | None = None,
     ) -> None:
         self._database = database
         self._acceptance = acceptance
@@ -138,6 +141,7 @@ class Submission:
         self._limits = limits or SubmissionLimits()
         self._rules = rules or SendRules()
         self._hide_client_ip = hide_client_ip
+        self._locks = locks or ThreadLocks(database, clock)
         self._turns: dict[str, _Turn] = {}
 
     async def check_sender(self, address: str, account: Principal) -> Reply | None:
@@ -220,12 +224,42 @@ class Submission:
             dsn_ret=None if envelope.parameters.ret is None else envelope.parameters.ret.value,
             dsn_envid=envelope.parameters.envid,
         )
-        async with self._turn(account):
+        async with self._thread(sender, answered, message_id) as locked, self._turn(account):
+            if locked is not None and found.auto_replied:
+                # While the lock was waited for, others may have answered.
+                self._check_auto_reply(sender, await self._answered(sender, found.in_reply_to))
             async with self._database.acquire() as conn:
                 over = self._over(await senders.used(conn, account, self._clock.now()), len(wanted))
             if over is not None:
                 raise _Refused(over)
-            return await self._acceptance.accept(outgoing)
+            accepted = await self._acceptance.accept(replace(outgoing, lock_thread=locked is not None))
+        if locked is not None and locked != accepted.thread_id:
+            async with self._database.acquire() as conn:
+                await thread_lock.release(conn, sender.mailbox, locked, message_id, accepted=True)
+        return accepted
+
+    @asynccontextmanager
+    async def _thread(self, sender: Sender, answered: _Answered | None, owner: str) -> AsyncIterator[str | None]:
+        """The lock of the thread that an agent answers in, which the message keeps until it leaves (C4); given back
+        when it is not accepted. A person's mail program cannot be told to wait. Raises `thread_busy`."""
+        if sender.kind is not IdentityKind.AGENT or answered is None:
+            yield None
+            return
+        thread_id = answered.target.thread_id
+        await self._locks.acquire(sender.mailbox, thread_id, owner)
+        try:
+            yield thread_id
+        except BaseException:
+            await asyncio.shield(self._unlock(sender, thread_id, owner))
+            raise
+
+    async def _unlock(self, sender: Sender, thread_id: str, owner: str) -> None:
+        """A database that is away costs the next answer the lease."""
+        try:
+            async with self._database.acquire() as conn:
+                await thread_lock.release(conn, sender.mailbox, thread_id, owner)
+        except (DatabaseUnavailable, *BROKEN) as error:
+            log.warning("thread_not_unlocked", message_id=owner, error=type(error).__name__)
 
     async def _read(self, raw: bytes, now: datetime, message_id: str, *, binary: bool) -> Read:
         found: Read | StrEnum

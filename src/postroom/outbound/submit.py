@@ -332,6 +332,7 @@ class Sending:
         )
         answer = LedgerEntry(
             attempt.reservation.key_hash,
+            attempt.reservation.fingerprint,
             attempt.reservation.holder,
             lambda accepted: self._resource(*_shown(outgoing, accepted)),
         )

@@ -13,7 +13,8 @@ from postroom.cli.failures import CliError, Exit
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
 from postroom.cli.reach import run
 from postroom.mailauth.dkim_key import zone_file_value
-from postroom.outbound.signing import DkimKeys, PublicKey, RotationError
+from postroom.outbound.signing import PublicKey, RotationError
+from postroom.sending import dkim_keys_of
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Keys that sign the mail of a domain.")
 
@@ -22,13 +23,20 @@ DomainArgument = Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain 
 
 @app.command()
 def show(
-    domain: DomainArgument, json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None
+    domain: DomainArgument,
+    second: Annotated[
+        bool, typer.Option("--second", help="Make the Ed25519 key, too, before dkim.second_signature is switched on.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Show the records to publish; the first key is made if there is none."""
     call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Sequence[PublicKey]:
-        return await _keys(core).show(domain)
+        return await dkim_keys_of(core).show(domain, second=second)
 
     _tell(call, run(call, work))
 
@@ -48,7 +56,7 @@ def rotate(
     call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> Sequence[PublicKey]:
-        keys = _keys(core)
+        keys = dkim_keys_of(core)
         return await (keys.switch(domain) if switch else keys.rotate(domain))
 
     try:
@@ -57,10 +65,6 @@ def rotate(
         fix = f"Wait until {shapes.moment(error.until)}." if error.until else "Make one with postroom dkim rotate."
         raise CliError("cli_conflict", str(error), exit=Exit.CONFLICT, fix=fix) from error
     _tell(call, found)
-
-
-def _keys(core: Core) -> DkimKeys:
-    return DkimKeys(core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key)
 
 
 def _tell(call: Invocation, keys: Sequence[PublicKey]) -> None:

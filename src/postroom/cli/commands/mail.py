@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import typer
@@ -26,18 +27,21 @@ from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, in
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
 from postroom.cli.shapes import Document
+from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.queries import Include
 from postroom.outbound import ledger
+from postroom.outbound.closing import Closing, Resolution
 from postroom.outbound.models import Operation
 from postroom.outbound.policy import SendRules
 from postroom.outbound.submit import Foreseen
 from postroom.sending import open_outlet
 from postroom.servers.http.failures import violations
-from postroom.servers.http.rest.sending import ReplyRequest, SendRequest
+from postroom.servers.http.rest.sending import ForwardRequest, ReplyRequest, SendRequest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Send and answer mail as an identity.")
 
-MAX_OCTETS: Final = SendRules().max_composed
-"""Of each file that is read, and of all of them: a message cannot hold more."""
+MAX_OCTETS: Final = SendRules(max_message_bytes=50 * 1024 * 1024).max_composed
+"""Of each file that is read, and of all of them: no setting lets a message hold more."""
 STDIN: Final = "-"
 
 SenderOption = Annotated[str, typer.Option("--from", metavar="ADDRESS|ID", help="The identity that writes.")]
@@ -55,6 +59,7 @@ KeyOption = Annotated[
     str | None,
     typer.Option("--key", help="The Idempotency-Key: with it a repetition sends nothing twice. A random one if none."),
 ]
+MessageArgument = Annotated[str, typer.Argument(metavar="MESSAGE", help="A message of the mailbox of --from (msg_…).")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
 
 
@@ -108,10 +113,62 @@ def reply(
 ) -> None:
     """Answer a message in the mailbox of --from, in its thread. To whom, and from which address, follows from it."""
     call = invocation(json, quiet, config, data_dir)
-    if not is_id("msg_", message_id):
-        raise PostroomError("message_not_found")
     operation = Operation.REPLY_ALL if everybody else Operation.REPLY
-    _run(call, operation, sender, _content(text, text_file, html_file, attach or ()), message_id, key, dry_run=dry_run)
+    body = _content(text, text_file, html_file, attach or ())
+    _run(call, operation, sender, body, _message(message_id), key, dry_run=dry_run)
+
+
+@app.command()
+def forward(
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message that is passed on (msg_…).")],
+    sender: SenderOption,
+    to: Annotated[list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")],
+    attachments: Annotated[bool, typer.Option(help="Whether its attachments go along.")] = True,
+    text: TextOption = None,
+    key: KeyOption = None,
+    dry_run: DryRunOption = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Pass on a message in the mailbox of --from."""
+    call = invocation(json, quiet, config, data_dir)
+    body = {
+        "to": [_recipient(one) for one in to],
+        "include_attachments": attachments,
+        **({} if text is None else {"text": _readable("--text", text)}),
+    }
+    _run(call, Operation.FORWARD, sender, body, _message(message_id), key, dry_run=dry_run)
+
+
+@app.command()
+def cancel(
+    message_id: MessageArgument,
+    sender: SenderOption,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Stop a message of which nothing was sent yet."""
+    call = invocation(json, quiet, config, data_dir)
+    _close(call, sender, _message(message_id), None)
+
+
+@app.command()
+def resolve(
+    message_id: MessageArgument,
+    outcome: Annotated[Resolution, typer.Argument(metavar="OUTCOME", help="sent or not_sent.")],
+    sender: SenderOption,
+    json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Say what became of a message that is `uncertain`. Nothing is sent again by that."""
+    call = invocation(json, quiet, config, data_dir)
+    _close(call, sender, _message(message_id), outcome)
 
 
 # -- what was asked ---------------------------------------------------------------------------------------------------
@@ -184,6 +241,12 @@ def _decoded(option: str, octets: bytes) -> str:
         raise usage(f"{option}: this is not UTF-8 text") from None
 
 
+def _message(message_id: str) -> str:
+    if not is_id("msg_", message_id):
+        raise PostroomError("message_not_found")
+    return message_id
+
+
 def _readable(option: str, text: str) -> str:
     """An argument that is text: what is none of the terminal's encoding comes as lone surrogates."""
     try:
@@ -200,6 +263,10 @@ def _media_type(name: str) -> str:
     return kind or "application/octet-stream"
 
 
+_REQUESTS: Final[Mapping[Operation, type[SendRequest | ReplyRequest | ForwardRequest]]] = MappingProxyType(
+    {Operation.SEND: SendRequest, Operation.FORWARD: ForwardRequest}
+)
+
 # -- doing it ---------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +281,7 @@ def _run(
     dry_run: bool,
 ) -> None:
     try:
-        checked = (SendRequest if operation is Operation.SEND else ReplyRequest).model_validate(body)
+        checked = _REQUESTS.get(operation, ReplyRequest).model_validate(body)
     except ValidationError as error:
         raise violations([dict(one) for one in error.errors()]) from None
     request = checked.request(operation, message_id)
@@ -249,6 +316,29 @@ def _run(
         return {**done.message, "deduplicated": done.deduplicated, "idempotency_key": chosen}
 
     _tell(call, run(call, work))
+
+
+def _close(call: Invocation, sender: str, message_id: str, resolution: Resolution | None) -> None:
+    """Cancel it, or resolve it."""
+    named = _readable("--from", sender)
+
+    async def work(core: Core) -> Document:
+        identity = await find_identity(core, named)
+        ref, queries = MailboxRef(identity.tenant_id, identity.id), core.mailboxes.queries
+        closing = Closing(
+            *(core.database, core.blobs, core.clock, core.ids),
+            queries=queries,
+            changed=lambda changed, modseq: core.live.changed(changed.mailbox_id, modseq),
+        )
+        if resolution is None:
+            await closing.cancel(ref, message_id)
+        else:
+            await closing.resolve(ref, message_id, resolution)
+        view = await queries.get_message(ref, message_id, include=Include.NONE)
+        return {"id": view.id, "status": view.status}
+
+    closed = run(call, work)
+    call.output.result(closed, human=f"{closed['id']} is {closed['status']}.")
 
 
 def _foretell(call: Invocation, foreseen: tuple[Foreseen, ...]) -> None:

@@ -18,9 +18,10 @@ from postroom.cli.reach import run
 from postroom.db import ClaimQueue
 from postroom.mailbox import words
 from postroom.outbound import bounces, claiming
-from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem, QueueState
+from postroom.outbound.models import QueueState
+from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem
 from postroom.outbound.rules import Action
-from postroom.outbound.signing import DkimKeys
+from postroom.sending import dkim_keys_of
 from postroom.worker import SCHEDULES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that is waiting, and work that was given up.")
@@ -73,6 +74,17 @@ def list_(
 
     rows = run(call, work)
     call.output.listing(rows, ("queue", "due", "waiting", "claimed", "parked", "oldest_due"), essential="queue")
+
+
+@app.command()
+def stats(json: Json = False, quiet: Quiet = False, config: Config = None, data_dir: DataDir = None) -> None:
+    """Figures of mail: deliveries by state, notices to be written, what came and went since the day began (UTC)."""
+    call = invocation(json, quiet, config, data_dir)
+
+    async def work(core: Core) -> shapes.Document:
+        return shapes.statistics(await _mail_queue(core).statistics())
+
+    call.output.result(run(call, work), essential="pending")
 
 
 @app.command()
@@ -170,13 +182,12 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def _mail_queue(core: Core) -> MailQueue:
-    keys = DkimKeys(core.database, core.secrets.master_key, core.clock, other_master_key=core.secrets.other_master_key)
     return MailQueue(
         core.database,
         core.blobs,
         core.clock,
         core.ids,
-        sign=keys.sign,
+        sign=dkim_keys_of(core).sign,
         changed=lambda ref, modseq: core.live.changed(ref.mailbox_id, modseq),
         wake=lambda: None,  # the servers look every few seconds
         keep=timedelta(days=core.settings.queue.retention_days),

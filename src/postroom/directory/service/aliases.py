@@ -51,7 +51,7 @@ class Aliases:
 
         Raises the errors of `validate_username`; `address_invalid` with the field's name, `domain_not_found`,
         `domain_not_ready`, `address_taken`, `address_limit_reached`, `tenant_not_found`, `tenant_suspended`;
-        `invalid_request` for a target that leads back or through too many aliases.
+        `invalid_request` for a target that leads back, and where too many aliases would lead to one another.
         """
         local, domain_name = _parsed("address", address)
         public_id = self._ids.new("als_")
@@ -70,7 +70,7 @@ class Aliases:
                     raise PostroomError("address_taken")
                 if await aliases.count(conn, tenant_id, MAX_ALIASES) >= MAX_ALIASES:
                     raise PostroomError("address_limit_reached", details={"limit": MAX_ALIASES}, message=_FULL)
-                await self._check_way(conn, name, goal)
+                await self._check_way(conn, tenant_id, name, goal)
                 await aliases.insert(conn, tenant_id, public_id, name, domain, goal, self._clock.now())
                 made = await aliases.get(conn, tenant_id, public_id)
                 assert made is not None
@@ -126,8 +126,11 @@ class Aliases:
         name, _ = validate_username(local.removesuffix(suffix), class_of(suffix), suffix=suffix)
         return f"{name}{suffix}"
 
-    async def _check_way(self, conn: Connection, address: str, target: str) -> None:
-        """What an alias of somebody else makes of it later is found out when mail comes."""
+    async def _check_way(self, conn: Connection, tenant_id: int, address: str, target: str) -> None:
+        """Nobody can make a circle, whoever is at it at the same time. Where another tenant's aliases would be too
+        many before this one, it is not for them to say what this tenant may have: that shows when mail comes to them.
+        """
+        await aliases.lock_ways(conn)
         local, _, domain = target.rpartition("@")
         base = f"{rules.split_detail(local)[0]}@{domain}"
         way = await routes.steps(conn, base)
@@ -135,6 +138,8 @@ class Aliases:
             raise invalid("target", "must not lead back to the alias")
         if len(way) >= rules.MAX_CHAIN:
             raise invalid("target", f"must not lead through more than {rules.MAX_CHAIN} aliases")
+        if await aliases.length_before(conn, tenant_id, address, rules.MAX_CHAIN) + len(way) >= rules.MAX_CHAIN:
+            raise invalid("address", f"must not be the next of {rules.MAX_CHAIN} aliases that lead to one another")
 
 
 def _there(alias: Alias | None) -> Alias:

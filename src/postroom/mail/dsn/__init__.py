@@ -9,20 +9,22 @@ from postroom.mail.dsn.model import (
     Return,
     Withheld,
     read_orcpt,
-    unicode_decode,
     unicode_encode,
     withheld,
-    xtext_decode,
     xtext_encode,
 )
-from postroom.mail.dsn.parse import DeliveryReport, ReportedRecipient, parse_dsn
+from postroom.mail.dsn.parse import parse_dsn
+from postroom.mail.dsn.report import DeliveryReport, Evidence, ReportClass, ReportedRecipient
+from postroom.mail.reports import unicode_decode, xtext_decode
 
 __all__ = [
     "Action",
     "DeliveryReport",
+    "Evidence",
     "Notify",
     "RecipientReport",
     "Report",
+    "ReportClass",
     "ReportedRecipient",
     "Return",
     "Withheld",

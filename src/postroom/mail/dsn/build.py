@@ -19,11 +19,10 @@ from postroom.mail.dsn.model import (
     RecipientReport,
     Report,
     Return,
-    one_line,
     read_orcpt,
     unicode_encode,
-    xtext_decode,
 )
+from postroom.mail.reports import one_line, xtext_decode
 
 MAX_RECIPIENTS: Final = 1000
 MAX_RETURNED: Final = 64 * 1024

@@ -8,15 +8,13 @@ from enum import StrEnum
 from typing import Final
 
 from postroom.mail.address import Address
+from postroom.mail.reports import unicode_decode, xtext_decode
 
 MAX_DIAGNOSTIC_CHARS: Final = 512
 MAX_PARAMETER_CHARS: Final = 500
 """Of ORCPT (RFC 3461 §4.2); ENVID has 100 (§4.4)."""
 
-_XTEXT: Final = re.compile(r"\+([0-9A-F]{2})")
 _TO_XTEXT: Final = re.compile(rb"[^!-*,-<>-~]")
-_UNI_ESCAPE: Final = re.compile(r"\\x\{([0-9A-F]{2,6})\}")
-_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _ADDRESS_TYPE: Final = re.compile(r"[A-Za-z0-9-]{1,40}")
 
 
@@ -121,18 +119,6 @@ def xtext_encode(text: str) -> str:
     return _TO_XTEXT.sub(lambda found: b"+%02X" % found[0][0], text.encode("utf-8", "replace")).decode("ascii")
 
 
-def xtext_decode(text: str) -> str:
-    """Inverse of `xtext_encode`; what is no escape stays as written, controls become one space."""
-    data = bytearray()
-    at = 0
-    for found in _XTEXT.finditer(text):
-        data += text[at : found.start()].encode("utf-8", "replace")
-        data.append(int(found[1], 16))
-        at = found.end()
-    data += text[at:].encode("utf-8", "replace")
-    return one_line(bytes(data).decode("utf-8", "replace"))
-
-
 def read_orcpt(orcpt: str) -> tuple[str, str] | None:
     """Address type (lower case) and address of an ORCPT parameter (RFC 3461 §4.2, RFC 6533 §3); None if it is none."""
     if len(orcpt) > MAX_PARAMETER_CHARS:
@@ -147,18 +133,3 @@ def read_orcpt(orcpt: str) -> tuple[str, str] | None:
 def unicode_encode(text: str) -> str:
     """`utf-8-addr-xtext` of RFC 6533 §3: ASCII with `\\x{…}` for all else, for backslash, plus and equals sign."""
     return "".join(char if "!" <= char <= "~" and char not in "\\+=" else f"\\x{{{ord(char):02X}}}" for char in text)
-
-
-def unicode_decode(text: str) -> str:
-    """Inverse of `unicode_encode`, for `utf-8-addr-unitext` as well; what is no code point stays as written."""
-    return one_line(_UNI_ESCAPE.sub(_code_point, text))
-
-
-def _code_point(found: re.Match[str]) -> str:
-    number = int(found[1], 16)
-    return chr(number) if number <= 0x10FFFF and not 0xD800 <= number <= 0xDFFF else found[0]
-
-
-def one_line(text: str) -> str:
-    """`text` with each run of control characters made one space."""
-    return text if text.isprintable() else _UNPRINTABLE.sub(" ", text)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from postroom.base.clock import Clock
 from postroom.directory.models import Refusal
 from postroom.outbound.claiming import Claimed
+from postroom.outbound.models import Operation
 from postroom.outbound.outcomes import Report
 from postroom.outbound.transports.base import Attempt, NewMessageId, NoRoom, Parcel, local_trouble
 from postroom.smtp.envelope import Envelope
@@ -23,6 +24,12 @@ FULL: Final = "4.2.2"
 T = TypeVar("T")
 
 
+class Receive(Protocol[T]):
+    """Takes a complete message. `loopback` is the test tenant that composed it, if it is one (edge L3)."""
+
+    async def __call__(self, envelope: Envelope[T], raw: bytes, /, *, loopback: int | None) -> Reply: ...
+
+
 class Local(Generic[T]):
     """`resolve` is who takes mail to an address from a sender, `receive` what takes a complete message: all recipients
     or none. A message that was received already, with the same octets, is not stored twice; so an attempt whose end is
@@ -32,7 +39,7 @@ class Local(Generic[T]):
     def __init__(
         self,
         resolve: Callable[[str, str], Awaitable[T | Refusal]],
-        receive: Callable[[Envelope[T], bytes], Awaitable[Reply]],
+        receive: Receive[T],
         clock: Clock,
         *,
         hostname: str,
@@ -60,7 +67,11 @@ class Local(Generic[T]):
         return Attempt(tuple(reports), self._new_id(parcel.group))
 
     async def _hand_over(self, parcel: Parcel, found: Sequence[tuple[Claimed, T]], raw: bytes) -> list[Report]:
-        reply = await self._receive(self._envelope(parcel, found), raw)
+        letter = parcel.group.letter
+        # What is passed on was composed by somebody else, whatever tenant passes it on.
+        composed = letter.is_test and letter.operation is not Operation.REDIRECT
+        loopback = letter.ref.tenant_id if composed else None
+        reply = await self._receive(self._envelope(parcel, found), raw, loopback=loopback)
         if reply.is_failure and len(found) > 1:
             # It is one of them who cannot take it; the others are not to suffer for that.
             return [report for one in found for report in await self._hand_over(parcel, [one], raw)]

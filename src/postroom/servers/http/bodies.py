@@ -12,7 +12,14 @@ from postroom.base.errors import PostroomError
 from postroom.servers.http.failures import invalid
 
 MAX_BODY: Final = 7 * 1024 * 1024
-"""Octets (rest-api §2.1)."""
+"""Octets, unless messages may be larger (rest-api §2.1, outbound §6.7)."""
+
+
+def max_body(max_message_bytes: int) -> int:
+    """Octets that a body may have where composed messages have at most so many: attachments come as base64, and JSON
+    takes its part."""
+    return max(MAX_BODY, max_message_bytes * 7 // 5)
+
 
 BODY_SECONDS: Final = 60.0
 _MISSING: Final = object()
@@ -24,12 +31,13 @@ class JsonRequest(Request):
     _parsed: Any = _MISSING
     _octets: bytes = b""
 
-    async def load(self) -> None:
-        """Read and parse. Raises `payload_too_large`, `invalid_request`, and `timeout` when the body takes too long."""
+    async def load(self, limit: int = MAX_BODY) -> None:
+        """Read and parse, `limit` octets at the most. Raises `payload_too_large`, `invalid_request`, and `timeout` when
+        the body takes too long."""
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding != "identity":
             raise invalid("body", "must not be compressed (Content-Encoding)")
-        self._octets = await _read(self)
+        self._octets = await _read(self, limit)
         if not self._octets:
             raise invalid("body", "is required")
         media = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -52,9 +60,9 @@ class JsonRequest(Request):
         return self._parsed
 
 
-async def _read(request: Request) -> bytes:
+async def _read(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length")
-    if declared is not None and declared.isdecimal() and int(declared[:20]) > MAX_BODY:
+    if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
         raise PostroomError("payload_too_large")
     pieces: list[bytes] = []
     size = 0
@@ -62,7 +70,7 @@ async def _read(request: Request) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
                 size += len(piece)
-                if size > MAX_BODY:
+                if size > limit:
                     raise PostroomError("payload_too_large")
                 pieces.append(piece)
     except TimeoutError:

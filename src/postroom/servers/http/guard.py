@@ -59,7 +59,7 @@ class Guard:
         _check_key(rule, request)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
-            await incoming.load()
+            await incoming.load(self._services.max_body)
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 

@@ -22,6 +22,7 @@ from postroom.mailbox.service import Mailboxes
 from postroom.outbound.closing import Closing
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.submit import Sending
+from postroom.servers.http.bodies import MAX_BODY
 from postroom.servers.http.cursors import CursorKeys
 
 Probe = Callable[[], Coroutine[Any, Any, None]]
@@ -77,6 +78,8 @@ class HttpServices:
     """Without it there are no routes of the operator's queue."""
     aliases: Aliases | None = None
     """Without it there are no routes of aliases."""
+    max_body: int = MAX_BODY
+    """Octets of a request's body."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

@@ -18,7 +18,8 @@ from postroom.accounts import idempotency
 from postroom.accounts.permissions import Level, Permission
 from postroom.base.errors import PostroomError
 from postroom.events.catalogue import timestamp
-from postroom.outbound.queue import BYTES_GONE, NOT_FOUND, AttemptLog, MailQueue, QueueItem, QueueState
+from postroom.outbound.models import QueueState
+from postroom.outbound.queue import BYTES_GONE, NOT_FOUND, AttemptLog, MailQueue, QueueItem, QueueStatistics
 from postroom.outbound.rules import Action
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
@@ -85,6 +86,9 @@ class _Routes:
         if len(found) > len(shown):
             following = call.cursor((shown[-1].id, shown[-1].id), **filters)
         return page([delivery(one) for one in shown], following)
+
+    async def stats(self, call: CurrentCall) -> Response:
+        return JsonAnswer(statistics(await self._queue.statistics()))
 
     async def get(self, queue_id: QueueId, call: CurrentCall) -> Response:
         return await self._answer(_parsed(queue_id))
@@ -178,6 +182,18 @@ def delivery(item: QueueItem) -> Json:
     }
 
 
+def statistics(one: QueueStatistics) -> Json:
+    """The figures of mail-server C9."""
+    return {
+        **{state.value: count for state, count in one.counts.items()},
+        "bounce_pending": one.bounce_pending,
+        "bounce_processing": one.bounce_processing,
+        "received_today": one.received_today,
+        "sent_today": one.sent_today,
+        "next_due_at": _time(one.next_due_at),
+    }
+
+
 def _attempts(attempts: Sequence[AttemptLog]) -> list[Json]:
     return [
         {
@@ -235,6 +251,13 @@ def register(table: RouteTable, services: HttpServices) -> None:
         routes.list,
         summary="Deliveries of all tenants, oldest first",
         answers={200: schemas.QueueDeliveryPage},
+    )
+    # Before the path of a delivery, which it would match.
+    table.add(
+        Rule("GET", f"{_PATH}/stats", "getQueueStatistics", reach=Reach.ANY_KEY, **reading),
+        routes.stats,
+        summary="Deliveries by state, notices to be written, mail of today",
+        answers={200: schemas.QueueStatistics},
     )
     table.add(
         Rule("GET", f"{_PATH}/{{queue_id}}", "getQueueItem", reach=Reach.RESOURCE, errors={404: (MISSING,)}, **reading),

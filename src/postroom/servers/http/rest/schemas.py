@@ -11,8 +11,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from postroom.accounts.models import Mode
 from postroom.accounts.permissions import Level, Permission
 from postroom.mailbox.models import Direction
-from postroom.outbound.models import RouteKind
-from postroom.outbound.queue import QueueState
+from postroom.outbound.models import QueueState, RouteKind
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
 
@@ -486,6 +485,26 @@ class QueueAttempt(Answer):
 
 class QueueDeliveryDetail(QueueDelivery):
     attempts: list[QueueAttempt]
+
+
+class QueueStatistics(Answer):
+    """How much mail is where (mail-server C9): deliveries by state, and since the day began (UTC)."""
+
+    pending: Count
+    delivering: Count
+    retry: Count
+    held: Count
+    parked: Count
+    delivered: Count
+    failed: Count
+    uncertain: Count
+    cancelled: Count
+    suppressed: Count
+    bounce_pending: Count
+    bounce_processing: Count
+    received_today: Count
+    sent_today: Count
+    next_due_at: datetime | None
 
 
 def untitled(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,289 @@
+"""A TNEF stream to attachments and body (MS-OXTNEF, MS-OXCMSG), under caps; what is malformed is kept whole (B6)."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.mail import body, charset, mime, reports, transfer
+from postroom.mail.reports import one_line
+from postroom.mail.tnef import rtf
+from postroom.mail.tnef.stream import (
+    SIGNATURE,
+    Attribute,
+    Level,
+    Malformed,
+    Property,
+    Type,
+    attributes,
+    number,
+    properties,
+)
+
+MAX_ATTACHMENTS: Final = 500
+MAX_NESTING: Final = 3
+"""Messages within messages, the outermost included."""
+MAX_TEXT_BYTES: Final = 1024 * 1024
+
+_MESSAGE_OBJECT: Final = bytes.fromhex("0703020000000000c000000000000046")  # IID_IMessage, before an embedded message
+_PATH_PARTS: Final = re.compile(r"[/\\]")
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,64}/[a-z0-9!#$&^_.+-]{1,127}")
+_ANY_TYPE: Final = "application/octet-stream"
+
+
+class _Tag:
+    """Property ids (MS-OXPROPS)."""
+
+    SUBJECT: Final = 0x0037
+    BODY: Final = 0x1000
+    RTF: Final = 0x1009
+    HTML: Final = 0x1013
+    DISPLAY_NAME: Final = 0x3001
+    DATA: Final = 0x3701
+    FILENAME: Final = 0x3704
+    LONG_FILENAME: Final = 0x3707
+    MIME_TYPE: Final = 0x370E
+    CONTENT_ID: Final = 0x3712
+    CODEPAGE: Final = 0x3FDE
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedAttachment:
+    """`filename` is safe to store and show, `content_type` what was declared, `content_id` without angle brackets."""
+
+    filename: str | None
+    content_type: str
+    data: bytes
+    content_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What a stream carries. `text` and `html` are decoded and at most 1 MiB of octets each, not sanitised; rich text
+    is turned into `text` when it is all there is.
+
+    Attachments of messages within it are among the others; the bodies of those messages are attachments of their own.
+    `complete` is False when something was left out at a cap.
+    """
+
+    text: str | None
+    html: str | None
+    attachments: tuple[UnpackedAttachment, ...]
+    complete: bool
+
+
+def is_tnef(data: bytes) -> bool:
+    """Whether content is TNEF by its first octets."""
+    return data[:4] == SIGNATURE
+
+
+def tnef_parts(raw: bytes, message: mime.Message) -> Iterator[mime.Part]:
+    """The parts of a message, not of those within it, that say they are TNEF, by type or name, and are."""
+    for part in reports.leaves(message.root):
+        name = part.disposition_params.get("filename") or part.params.get("name") or ""
+        said = part.content_type in ("application/ms-tnef", "application/vnd.ms-tnef")
+        if (said or name.lower() == "winmail.dat") and is_tnef(transfer.decoded(raw, part, 64)):
+            yield part
+
+
+def unpack(data: bytes, *, max_bytes: int | None = None) -> Unpacked | None:
+    """What the stream `data` carries; None when it is malformed, so that it is kept as it is. Never raises on content.
+
+    At most 500 attachments from messages nested three deep, and `max_bytes` octets in all: twice the stream's, unless
+    said otherwise. Time and memory are linear in what goes in.
+    """
+    room = _Room(MAX_ATTACHMENTS, 2 * len(data) if max_bytes is None else max_bytes)
+    try:
+        return _message(memoryview(data), room, 1).finish(room)
+    except Malformed:
+        return None
+
+
+class _Room:
+    """What may still come out of a stream."""
+
+    __slots__ = ("attachments", "complete", "octets")
+
+    def __init__(self, attachments: int, octets: int) -> None:
+        self.attachments = attachments
+        self.octets = octets
+        self.complete = True
+
+    def take(self, size: int) -> bool:
+        if self.attachments < 1 or size > self.octets:
+            self.complete = False
+            return False
+        self.attachments -= 1
+        self.octets -= size
+        return True
+
+
+class _Attachment:
+    def __init__(self) -> None:
+        self.title: str | None = None
+        self.transport_name: str | None = None
+        self.data: memoryview | None = None
+        self.found: dict[int, Property] = {}
+
+
+class _Message:
+    def __init__(self) -> None:
+        self.codepage = "cp1252"
+        self.subject: str | None = None
+        self.plain: str | None = None
+        self.found: dict[int, Property] = {}
+        self.attachments: list[UnpackedAttachment] = []
+
+    def text(self) -> str | None:
+        item = self.found.get(_Tag.BODY)
+        return (None if item is None else _string(item, self.codepage)) or self.plain
+
+    def html(self) -> str | None:
+        item = self.found.get(_Tag.HTML)
+        if item is None:
+            return None
+        return _string(item, self._internet_codepage()) or None
+
+    def rich(self) -> str | None:
+        item = self.found.get(_Tag.RTF)
+        found = None if item is None else rtf.decompress(bytes(item.value))
+        return None if found is None else rtf.rtf_text(found) or None
+
+    def _internet_codepage(self) -> str:
+        """Of HTML in octets (PidTagInternetCodepage)."""
+        item = self.found.get(_Tag.CODEPAGE)
+        if item is None or item.type != Type.INTEGER:
+            return "utf-8"
+        return _codec(number(item.value, 0), "utf-8")
+
+    def finish(self, room: _Room) -> Unpacked:
+        text, html = self.text(), self.html()
+        if text is None and html is None:
+            text = self.rich()
+        return Unpacked(text, html, tuple(self.attachments), room.complete)
+
+
+def _message(data: memoryview, room: _Room, depth: int) -> _Message:
+    made = _Message()
+    current: _Attachment | None = None
+    for level, name, value in attributes(data):
+        if level == Level.ATTACHMENT:
+            if name == Attribute.ATTACH_REND_DATA or current is None:
+                _add(made, current, room, depth)
+                current = _Attachment()
+            _attachment_attribute(current, name, value, made.codepage)
+        elif name == Attribute.OEM_CODEPAGE:
+            made.codepage = _codec(number(value, 0), "cp1252")
+        elif name == Attribute.SUBJECT:
+            made.subject = _text(value, made.codepage)
+        elif name == Attribute.BODY:
+            made.plain = _text(value, made.codepage) or None
+        elif name == Attribute.MESSAGE_PROPERTIES:
+            for item in properties(value):
+                made.found.setdefault(item.id, item)
+    _add(made, current, room, depth)
+    return made
+
+
+def _attachment_attribute(current: _Attachment, name: int, value: memoryview, codepage: str) -> None:
+    if name == Attribute.ATTACH_TITLE:
+        current.title = _text(value[:2048], codepage)
+    elif name == Attribute.ATTACH_TRANSPORT_FILENAME:
+        current.transport_name = _text(value[:2048], codepage)
+    elif name == Attribute.ATTACH_DATA:
+        current.data = value
+    elif name == Attribute.ATTACH_PROPERTIES:
+        for item in properties(value):
+            current.found.setdefault(item.id, item)
+
+
+def _add(made: _Message, current: _Attachment | None, room: _Room, depth: int) -> None:
+    """What an attachment holds, to those of the message."""
+    if current is None:
+        return
+    item = current.found.get(_Tag.DATA)
+    data = current.data if item is None else item.value
+    if item is not None and item.type == Type.OBJECT:
+        kind, data = bytes(item.value[:16]), item.value[16:]
+        if kind == _MESSAGE_OBJECT and bytes(data[:4]) == SIGNATURE:
+            _embedded(made, data, room, depth)
+            return
+    if data is None:
+        room.complete = False  # a link, or something drawn
+        return
+    if room.take(len(data)):
+        made.attachments.append(_unpacked(current, bytes(data), made.codepage))
+
+
+def _embedded(made: _Message, data: memoryview, room: _Room, depth: int) -> None:
+    """A message within the message: its text as an attachment that has its subject for a name, and its attachments."""
+    if depth >= MAX_NESTING:
+        room.complete = False
+        return
+    inner = _message(data, room, depth + 1)
+    subject = inner.found.get(_Tag.SUBJECT)
+    title = (None if subject is None else _string(subject, inner.codepage)) or inner.subject or "forwarded"
+    stem = _PATH_PARTS.sub("-", one_line(title[:512]))
+    text, html = inner.text(), inner.html()
+    if text is None and html is None:
+        text = inner.rich()
+    found, extension, kind = (html, "html", "text/html") if html is not None else (text, "txt", "text/plain")
+    if found is not None:
+        octets = found.encode("utf-8", "replace")
+        if room.take(len(octets)):
+            name = body.sanitise_filename(f"{stem}.{extension}")
+            made.attachments.append(UnpackedAttachment(name, kind, octets))
+    made.attachments += inner.attachments
+
+
+def _names(current: _Attachment, codepage: str) -> list[str]:
+    """What an attachment may be called, best first."""
+    named = [current.found.get(tag) for tag in (_Tag.LONG_FILENAME, _Tag.FILENAME)]
+    strings = [_string(item, codepage) for item in named if item is not None]
+    shown = current.found.get(_Tag.DISPLAY_NAME)
+    strings += [current.transport_name or "", current.title or ""]
+    strings.append("" if shown is None else _string(shown, codepage))
+    return [text for text in strings if text.strip()]
+
+
+def _unpacked(current: _Attachment, data: bytes, codepage: str) -> UnpackedAttachment:
+    names = (body.sanitise_filename(one_line(text)) for text in _names(current, codepage))
+    kind = current.found.get(_Tag.MIME_TYPE)
+    declared = "" if kind is None else _string(kind, codepage).strip().lower()
+    content_id = current.found.get(_Tag.CONTENT_ID)
+    named = "" if content_id is None else one_line(_string(content_id, codepage)).strip(" <>")[:256]
+    return UnpackedAttachment(
+        filename=next((name for name in names if name is not None), None),
+        content_type=declared if _MEDIA_TYPE.fullmatch(declared) else _ANY_TYPE,
+        data=data,
+        content_id=named or None,
+    )
+
+
+def _string(item: Property, codepage: str) -> str:
+    """A property as text; of types that are none the empty string."""
+    if item.type == Type.UNICODE:
+        return _clean(charset.decode(bytes(item.value[:MAX_TEXT_BYTES]), "utf-16le")[0])
+    if item.type in (Type.STRING8, Type.BINARY):
+        return _text(item.value, codepage)
+    return ""
+
+
+def _text(value: memoryview, codepage: str) -> str:
+    return _clean(charset.decode(bytes(value[:MAX_TEXT_BYTES]), codepage)[0])
+
+
+def _clean(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _codec(codepage: int, otherwise: str) -> str:
+    """The label of a Windows codepage that `charset` knows."""
+    if codepage == 65001:
+        return "utf-8"
+    if codepage == 20127:
+        return "us-ascii"
+    if 28591 <= codepage <= 28606:
+        return f"iso-8859-{codepage - 28590}"
+    label = f"cp{codepage}"
+    return label if charset.codec_for(label) is not None else otherwise

@@ -1,0 +1,143 @@
+"""One function a target: it takes any bytes, and raises only when the program is wrong.
+
+Beside "does not crash", each says what holds of its result. `TARGETS` names them; the suite runs each over what
+hypothesis makes, over the corpus and over the regressions, `make fuzz` over what atheris finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from postroom.accounts.names import NameClass
+from postroom.base.errors import PostroomError
+from postroom.directory.usernames import validate_username
+from postroom.imap.errors import CommandError
+from postroom.imap.parser import parse_command
+from postroom.imap.wire import CommandReader, RawCommand
+from postroom.inbound.describe import describe
+from postroom.mail import mime
+from postroom.mail.address import Address, parse_addresses
+from postroom.mail.compose import ComposeError, Draft, compose
+from postroom.mail.date import parse_date
+from postroom.mail.header import decode_value
+from postroom.mail.ids import normalise_message_id, parse_references
+from postroom.mail.params import parse_content_type, parse_disposition, text_of
+from postroom.mail.tree import pack_tree, unpack_tree
+from postroom.mailauth.dkim_verify import verify
+from postroom.mailauth.resolver import NameNotFoundError
+
+T = TypeVar("T")
+
+NOW: Final = datetime(2026, 3, 5, tzinfo=UTC)
+
+
+def mime_parse(data: bytes) -> None:
+    """At most 32 deep and 500 parts; the leaves tile what they are said to; what is derived is valid text."""
+    message = mime.parse(data)
+    pending = [(message.root, 1, 0, len(data))]
+    parts = 0
+    while pending:
+        part, depth, start, end = pending.pop()
+        parts += 1
+        assert depth <= mime.MAX_DEPTH
+        assert start <= part.header_start <= part.body_start <= part.body_end <= end
+        pending += [(child, depth + 1, part.body_start, part.body_end) for child in part.children]
+    assert parts <= mime.MAX_PARTS
+    assert unpack_tree(pack_tree(message.root)) == message.root
+    content = describe(b"", data, NOW)
+    for text in (content.subject, content.text, content.extracted_text, content.snippet, content.html or ""):
+        assert "\0" not in text
+        text.encode()
+    assert len(content.snippet) <= 240
+    assert content.sender is None or content.sender.name.isprintable()
+
+
+def header_parse(data: bytes) -> None:
+    """A field value read as each of the kinds that there are."""
+    decode_value(data).encode()
+    text = text_of(data)
+    kind, subtype, params = parse_content_type(text)
+    assert kind
+    assert subtype
+    assert all(isinstance(value, str) for value in params.values())
+    parse_disposition(text)
+    parse_date(text)
+    for identifier in parse_references(text):
+        assert normalise_message_id(f"<{identifier}>") == identifier
+
+
+def address_parse(data: bytes) -> None:
+    """Addresses are text; a name that is taken stays itself when asked again."""
+    for address in parse_addresses(data):
+        address.name.encode()
+        address.address.encode()
+    try:
+        taken, folded = validate_username(data.decode("utf-8", "replace"), NameClass.PLATFORM)
+    except PostroomError:
+        return
+    assert validate_username(taken, NameClass.PLATFORM) == (taken, folded)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,23}", taken)
+
+
+class _NoDns:
+    async def txt(self, name: str) -> list[bytes]:
+        raise NameNotFoundError(name)
+
+
+def dkim_verify(data: bytes) -> None:
+    """Without a key nothing passes."""
+    for result in _finished(verify(data, _NoDns(), now=1_750_000_000)):
+        assert result.status.value != "pass"
+
+
+def _finished(work: Coroutine[object, None, T]) -> T:
+    try:
+        work.send(None)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    raise AssertionError("it waited for something else than the resolver")
+
+
+def compose_roundtrip(data: bytes) -> None:
+    """What can be written is read again: subject, text and names."""
+    name, subject, text, *_ = [*data.decode("utf-8", "replace").split("\n", 2), "", "", ""]
+    sender = Address(name, "ann", "agents.example")
+    try:
+        raw = compose(Draft(sender, NOW, "m1@agents.example", subject=subject, text=text), "b0undary").to_bytes()
+    except ComposeError:
+        return
+    head, _, _ = raw.partition(b"\r\n\r\n")
+    assert all(len(line) <= 998 for line in raw.split(b"\r\n"))
+    assert head.count(b"\r") == head.count(b"\n") == head.count(b"\r\n")
+    message = mime.parse(raw)
+    assert not message.degraded
+    assert (message.subject or "") == subject
+    assert len(message.addresses("from", 10)[0]) == 1
+    body = describe(b"", raw, NOW).text
+    assert "".join(body.split()) == "".join(text.split()) or any(not char.isprintable() for char in text)
+
+
+def imap_command(data: bytes) -> None:
+    """Commands are read whole or refused; a bound holds what is kept; the stream goes on after any of them."""
+    reader = CommandReader(authenticated=True)
+    for start in range(0, len(data), 7):
+        for event in reader.feed(data[start : start + 7]):
+            if isinstance(event, RawCommand):
+                try:
+                    parse_command(event)
+                except CommandError:
+                    continue
+    assert reader.held <= len(data)
+
+
+TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (mime_parse, header_parse, address_parse, dkim_verify, compose_roundtrip, imap_command)
+    }
+)

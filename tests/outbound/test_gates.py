@@ -1,0 +1,185 @@
+"""The domain of From, and what kind of mail it is, are looked at again when a message is to leave (outbound §6.2,
+§10 step 1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from postroom.base.clock import ManualClock
+from postroom.base.ids import IdGenerator
+from postroom.db import Database
+from postroom.outbound.dispatch import Dispatcher
+from postroom.outbound.models import Operation, RouteKind, SendKind
+from tests.mailbox.letters import check_mailbox
+from tests.outbound.fake_mx import FakeMx
+from tests.outbound.mail_room import MailRoom, in_process, unsigned
+
+
+@pytest.fixture
+async def room(db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Path) -> AsyncIterator[MailRoom]:
+    made = await MailRoom.open(db, clock, ids, tmp_path)
+    yield made
+    async with db.acquire() as conn:
+        await check_mailbox(conn, made.box.ref)
+    await made.close()
+
+
+async def domain(room: MailRoom, assignments: str) -> None:
+    async with room.db.acquire() as conn:
+        done = await conn.execute(
+            f"UPDATE domains SET {assignments} WHERE name = $1",
+            room.box.address.rpartition("@")[2],
+        )
+    assert done == "UPDATE 1"
+
+
+async def attempt(room: MailRoom, message: str, *, marketing_direct: bool = False) -> tuple[str, str | None, int]:
+    """What becomes of it: status, reason, and how many messages arrived."""
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        dispatcher = Dispatcher(
+            *(room.db, room.blobs, room.clock, room.outcomes, room.transports),
+            sign=unsigned,
+            offload=in_process,
+            marketing_direct=marketing_direct,
+        )
+        await dispatcher.run_due()
+        (delivery,) = (await room.state(message)).deliveries
+        return delivery.status.value, delivery.reason, len(mx.messages)
+
+
+@pytest.mark.covers("FR-DOM-5", "FR-DOM-6", "edge:G7")
+@pytest.mark.parametrize(
+    ("state", "status", "reason", "sent"),
+    [
+        ("status = 'healthy'", "delivered", None, 1),
+        ("status = 'degraded'", "delivered", None, 1),
+        ("status = 'pending'", "queued", None, 0),
+        ("status = 'verifying'", "queued", None, 0),
+        ("status = 'failing'", "failed", "domain_failing_no_fallback", 0),
+        ("status = 'suspended'", "failed", "domain_failing_no_fallback", 0),
+        ("status = 'removing'", "rejected", "sender_domain_unavailable", 0),
+        ("status = 'removed'", "rejected", "sender_domain_unavailable", 0),
+        ("enabled = false", "queued", None, 0),
+        ("status = 'something new'", "queued", None, 0),
+    ],
+)
+async def test_the_domain_is_read_again(room: MailRoom, state: str, status: str, reason: str | None, sent: int) -> None:
+    message = await room.accept("anna@example.com")
+    await domain(room, state)
+    assert await attempt(room, message) == (status, reason, sent)
+    assert await room.status(message) == status
+    told = {"delivered": ["message.sent", "message.delivered"], "queued": []}
+    assert [kind for kind, _ in await room.events(message)] == told.get(status, [f"message.{status}"])
+    async with room.db.acquire() as conn:
+        # Nobody was asked, so nothing is in the log of attempts.
+        assert await conn.fetchval("SELECT count(*) FROM delivery_attempts") == sent
+
+
+@pytest.mark.covers("edge:G3", "edge:G7")
+async def test_what_is_held_goes_once_the_domain_is_ready_or_fails_after_a_day(room: MailRoom) -> None:
+    first = await room.accept("anna@example.com")
+    await domain(room, "status = 'verifying'")
+    assert (await attempt(room, first))[0] == "queued"
+    await domain(room, "status = 'healthy'")
+    room.clock.advance(3600)
+    assert (await attempt(room, first))[0] == "delivered"
+    await domain(room, "status = 'verifying'")
+    second = await room.accept("anna@example.com")
+    for _ in range(40):
+        status, reason, sent = await attempt(room, second)
+        assert sent == 0
+        if status != "queued":
+            break
+        room.clock.advance(3 * 3600)
+    assert (status, reason) == ("failed", "quota_exhausted")
+    state = await room.state(second)
+    assert state.deliveries[0].tries == 0
+
+
+@pytest.mark.covers("edge:G7")
+async def test_between_attempts_it_is_held_and_that_ends_with_the_schedule(room: MailRoom) -> None:
+    async with FakeMx(replies={"anna@example.com": ["450 4.2.0 Later"]}) as mx:
+        room.net.add("example.com", mx)
+        message = await room.accept("anna@example.com")
+        await room.dispatcher().run_due()
+    await domain(room, "status = 'failing'")
+    began = room.clock.now()
+    while True:
+        row = await room.row(message)
+        if row["next_attempt_at"] is None:
+            break
+        assert (row["status"], row["tries"]) == ("deferred", 1)
+        assert row["next_attempt_at"] - began < timedelta(days=8)
+        room.clock.advance(max((row["next_attempt_at"] - room.clock.now()).total_seconds(), 6 * 3600))
+        await room.dispatcher().run_due()
+    assert timedelta(days=6) < room.clock.now() - began < timedelta(days=8)
+    assert (row["status"], row["reason"]) == ("failed", "quota_exhausted")
+
+
+async def test_what_the_system_says_waits_for_its_domain(room: MailRoom) -> None:
+    async with room.db.acquire() as conn:
+        await conn.execute("UPDATE identities SET is_system = true WHERE id = $1", room.box.ref.mailbox_id)
+    message = await room.accept("anna@example.com")
+    await domain(room, "status = 'failing'")
+    assert (await attempt(room, message))[0] == "queued"
+
+
+@pytest.mark.parametrize("operation", [Operation.REDIRECT, Operation.BOUNCE])
+async def test_of_what_others_wrote_the_domain_says_nothing(room: MailRoom, operation: Operation) -> None:
+    message = await room.accept("anna@example.com", operation=operation)
+    await domain(room, "status = 'failing'")
+    assert (await attempt(room, message))[0] == "delivered"
+
+
+async def test_anothers_domain_says_nothing(room: MailRoom) -> None:
+    """Nor does one that is none of ours."""
+    async with room.db.acquire() as conn:
+        other = await conn.fetchval(
+            "INSERT INTO tenants (public_id, slug, name, mode, address_suffix, suffix_fold, created_at, updated_at) "
+            "VALUES ($1, 'other', 'T', 'live', 'other', 'other', now(), now()) RETURNING id",
+            room.ids.new("ten"),
+        )
+    await domain(room, f"status = 'removed', tenant_id = {other}")
+    message = await room.accept("anna@example.com")
+    assert (await attempt(room, message))[0] == "delivered"
+
+
+async def test_the_simulator_goes_on_with_what_it_took(room: MailRoom) -> None:
+    message = await room.accept("delivered@simulator.invalid", route=RouteKind.SIMULATOR)
+    await room.dispatcher().run_due()
+    await domain(room, "status = 'failing'")
+    room.clock.advance(2)
+    await room.dispatcher().run_due()
+    assert await room.status(message) == "delivered"
+    refused = await room.accept("delivered@simulator.invalid", route=RouteKind.SIMULATOR)
+    await room.dispatcher().run_due()
+    assert await room.status(refused) == "failed"
+
+
+@pytest.mark.covers("edge:G9", "FR-OUT-15")
+@pytest.mark.parametrize(
+    ("allowed", "platform", "status"),
+    [(True, False, "delivered"), (False, False, "rejected"), (True, True, "rejected"), (False, True, "rejected")],
+)
+async def test_marketing_is_looked_at_again(room: MailRoom, allowed: bool, platform: bool, status: str) -> None:
+    message = await room.accept("anna@example.com", kind=SendKind.MARKETING)
+    if platform:
+        await domain(room, "kind = 'platform', tenant_id = NULL")
+    reason = "marketing_needs_ses" if status == "rejected" else None
+    assert await attempt(room, message, marketing_direct=allowed) == (status, reason, int(status == "delivered"))
+    if status == "rejected":
+        ((kind, data),) = await room.events(message)
+        assert (kind, data["reason"]) == ("message.rejected", "marketing_needs_ses")
+
+
+@pytest.mark.covers("edge:G9")
+async def test_a_failing_domain_is_told_before_the_kind(room: MailRoom) -> None:
+    message = await room.accept("anna@example.com", kind=SendKind.MARKETING)
+    await domain(room, "status = 'failing'")
+    found = await attempt(room, message)
+    assert found[:2] == ("failed", "domain_failing_no_fallback")
