@@ -1,9 +1,9 @@
-"""Which parts are the body (RFC 8621 §4.1.4, decision D26; inbound §10; edge rows B5, B9), and what is attached."""
+"""Which parts are the body (RFC 8621 §4.1.4, decision D26; inbound §10; edge row B5), and what is attached."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from postroom.mail import charset
 from postroom.mail.header import decode_words
@@ -23,9 +23,6 @@ _INVISIBLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
     "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
-# Object identifiers of RFC 5652 §4 to §6 and RFC 5083 §2, in DER.
-_SIGNED_DATA: Final = bytes.fromhex("2a864886f70d010702")
-_ENVELOPED_DATA: Final = (bytes.fromhex("2a864886f70d010703"), bytes.fromhex("2a864886f70d0109100117"))
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,256}charset\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 
 
@@ -151,37 +148,6 @@ def _is_body_text(part: Part) -> bool:
 
 def _has_name(part: Part) -> bool:
     return bool(part.disposition_params.get("filename") or part.params.get("name"))
-
-
-def encrypted_parts(raw: bytes, root: Part) -> list[Part]:
-    """What of a message is for those alone who have a key: the whole of it, or parts beside each other (B9).
-
-    OpenPGP (RFC 3156 §4), also as some servers rewrite it, and S/MIME enveloped data (RFC 8551 §3.2).
-    """
-    beside = root.children if root.content_type == "multipart/mixed" else []
-    return [part for part in (root, *beside) if _is_encrypted(raw, part)]
-
-
-def _is_encrypted(raw: bytes, part: Part) -> bool:
-    if part.content_type in ("multipart/encrypted", "application/pgp-encrypted"):
-        return True
-    if part.content_type not in ("application/pkcs7-mime", "application/x-pkcs7-mime"):
-        return False
-    kind = part.params.get("smime-type", "").lower()
-    if kind:
-        return kind in ("enveloped-data", "authenveloped-data")
-    # The parameter may be missing: the content says what it is in its first octets (RFC 5652 §3).
-    head = decoded(raw, part, 96)[:64]
-    return _SIGNED_DATA not in head and any(found in head for found in _ENVELOPED_DATA)
-
-
-def signature_kind(root: Part) -> Literal["smime", "pgp"] | None:
-    """With what a message claims to be signed (RFC 1847 §2.1, RFC 8551 §3.5); nothing is verified."""
-    if root.content_type == "multipart/signed":
-        protocol = root.params.get("protocol", "").lower()
-        return "pgp" if protocol == "application/pgp-signature" else "smime" if "pkcs7" in protocol else None
-    kind = root.params.get("smime-type", "").lower()
-    return "smime" if root.content_type.endswith("pkcs7-mime") and kind == "signed-data" else None
 
 
 def part_text(raw: bytes, part: Part, limit: int = TEXT_LIMIT) -> tuple[str, bool, bool]:

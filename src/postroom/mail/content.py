@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Final
 
+from postroom.mail import cms, tnef
 from postroom.mail.body import (
     HTML_LIMIT,
     TEXT_LIMIT,
@@ -15,7 +16,7 @@ from postroom.mail.body import (
     NumberedPart,
     body_parts,
     cut_text,
-    encrypted_parts,
+    filename,
     part_text,
     snippet,
 )
@@ -23,7 +24,9 @@ from postroom.mail.flowed import unflow
 from postroom.mail.html import MAX_LINKS, Html, Link, read_html, sanitise
 from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible
 from postroom.mail.mime import Message, Part, parse
+from postroom.mail.protection import protection
 from postroom.mail.quotes import TooManyCandidates, new_text
+from postroom.mail.transfer import decoded
 
 EXTRACTED_LIMIT: Final = 256 * 1024
 """Octets of new text that are kept."""
@@ -33,7 +36,7 @@ _FLOWED_LINES_A_TAG: Final = 8
 _TAGS_AN_ATTRIBUTE: Final = 6
 _TAGS_A_CANDIDATE: Final = 5
 _CUTS: Final = 4
-NOTHING: Final = BodyParts((), (), ())
+_MAX_WRAPPED: Final = 3  # signed in signed
 
 
 class TooMuchToRead(Exception):
@@ -64,6 +67,7 @@ class Reading:
 
 
 EMPTY: Final = Reading("", None, "", "", False, True, False, False, (), frozenset())
+ENCRYPTED: Final = replace(EMPTY, encrypted=True)
 
 
 def read(
@@ -79,18 +83,32 @@ def read(
     `effort` is how much work may be done, in units of a tag of HTML, some four microseconds; what takes more raises
     `TooMuchToRead`.
     """
-    root = message if isinstance(message, Part) else message.root
-    encrypted = encrypted_parts(raw, root)
-    parts = body_parts(root) if all(part is not root for part in encrypted) else NOTHING
-    reading = _Reader(raw, parts, limit, effort, serve).read()
-    return replace(reading, encrypted=True) if encrypted else reading
+    source = _source(raw, message)
+    if source is None:
+        return ENCRYPTED
+    return _Reader(*source, limit, effort, serve).read()
 
 
 def safe_html(raw: bytes, *, remote_images: bool = False) -> str | None:
     """The HTML body of a message, sanitised; None when there is none, or none that can be served."""
-    root = parse(raw).root
-    parts = body_parts(root) if all(part is not root for part in encrypted_parts(raw, root)) else NOTHING
-    return _Reader(raw, parts, TEXT_LIMIT, None, True, remote_images=remote_images).html()
+    source = _source(raw, parse(raw))
+    return None if source is None else _Reader(*source, TEXT_LIMIT, None, True, remote_images=remote_images).html()
+
+
+def _source(raw: bytes, message: Message | Part) -> tuple[bytes, BodyParts] | None:
+    """The bytes that hold the body and its parts, which may be within an opaque signature; None when it is encrypted
+    (B9).
+    """
+    root = message if isinstance(message, Part) else message.root
+    for _ in range(_MAX_WRAPPED):
+        found = protection(raw, root)
+        if found.encrypted:
+            return None
+        inner = None if found.part is None else cms.signed_content(decoded(raw, found.part))
+        if inner is None:
+            break
+        raw, root = inner, parse(inner).root
+    return raw, body_parts(root)
 
 
 @dataclass(slots=True)
@@ -136,6 +154,8 @@ class _Reader:
         text = self._joined(texts) if mixed else plain
         if not text.strip() and pages:
             text = self._joined(pages)
+        if not text.strip() and not pages:
+            text = self._unpacked()
         text, over = cut_text(text, self._limit)
         self._truncated |= over
         html = self.html() if self._serve else None
@@ -154,11 +174,31 @@ class _Reader:
             content_ids=frozenset().union(*(page.content_ids for page in found)),
         )
 
+    def _unpacked(self) -> str:
+        """Text of a message whose body is in TNEF alone (B6)."""
+        for item in self._parts.attachments:
+            named = filename(item.part) == "winmail.dat" or item.part.subtype in ("ms-tnef", "vnd.ms-tnef")
+            if not named or not tnef.is_tnef(decoded(self._raw, item.part, 64)):
+                continue
+            if self._left is not None:
+                raise TooMuchToRead
+            found = tnef.unpack(decoded(self._raw, item.part))
+            if found is None or not (found.text or found.html):
+                continue
+            if found.html is None:
+                return self._visible(strip_invisible(found.text or ""), "plain")
+            page = read_html(found.html, self._limit, serve=self._serve)
+            self._took(page)
+            self._pieces[item.path] = _Piece("", page)
+            return self._visible(strip_invisible(found.text), "plain") if found.text else page.text
+        return ""
+
     def html(self) -> str | None:
         """The HTML of the body, parts one after the other; plain ones between them are escaped (D26)."""
         pages = _texts(self._parts.html)
         if not any(item.part.subtype == "html" for item in pages):
-            return None
+            packed = next((piece.page for piece in self._pieces.values() if piece.page is not None), None)
+            return None if packed is None or packed.html is None else self._fitting(packed.html)
         out: list[str] = []
         for item in pages:
             if item.part.subtype == "html":
@@ -220,12 +260,15 @@ class _Reader:
             page = read_html(
                 markup, self._limit, serve=self._serve, with_text=with_text, remote_images=self._remote_images
             )
-            self._truncated |= page.truncated
-            self._hidden |= page.hidden
-            self._widths["html"] += page.zero_width
+            self._took(page)
             piece = self._pieces[item.path] = _Piece("", page)
         assert piece.page is not None
         return piece.page
+
+    def _took(self, page: Html) -> None:
+        self._truncated |= page.truncated
+        self._hidden |= page.hidden
+        self._widths["html"] += page.zero_width
 
     def _spend(self, tags: int) -> None:
         if self._left is not None:

@@ -18,6 +18,8 @@ class Header(Enum):
     IF_QUOTED = 1
     """Only if lines with `>` follow at once."""
     YES = 2
+    FROM_THE_START = 3
+    """Yes, and nothing of it can stand on the line above."""
 
 
 # Verb: what the line begins with ("" for anything), and whether the name may stand behind the verb.
@@ -167,7 +169,9 @@ def reply_header(line: str) -> Header:
             continue
         if not begins and not tail.strip(" :：") and before[-1:].isalnum() and verb[0][0].isascii():
             continue  # the end of a longer word
-        if line[: len(begins)].lower() == begins and (begins or not named or not tail.strip(" :：") or _dated(before)):
+        if begins and line[: len(begins)].lower() == begins:
+            return Header.FROM_THE_START
+        if not begins and (not named or not tail.strip(" :：") or _dated(before)):
             return Header.YES
         if _dated(before) and (not named or tail.strip(" :：")):
             return Header.YES

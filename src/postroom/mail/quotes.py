@@ -87,7 +87,7 @@ def _before_quote(lines: list[str], first: int, candidates: int | None) -> list[
         if quoted and (start == first or answers.after(following)):
             kept += lines[done:start]
             done = number + 1
-        elif start > first and (quoted or header is Header.YES):
+        elif start > first and (quoted or header in (Header.YES, Header.FROM_THE_START)):
             return kept + lines[done:start]
     return kept + lines[done:]
 
@@ -101,15 +101,16 @@ def _reply_header(lines: list[str], number: int, first: int, stripped: str) -> t
     before it, which a mail program wrapped.
     """
     header = reply_header(stripped)
-    if header is Header.YES:
+    if header is Header.FROM_THE_START:
         return number, header
     joined = stripped
     for start in (number - 1, number - 2):
-        if start < first or not (above := lines[start].strip()) or _is_quoted(above):
+        if start < first or not (above := lines[start].strip()) or _is_quoted(above) or above[-1] in ".!?:：":
             break
         joined = f"{above} {joined}"
-        if reply_header(joined) is Header.YES and above[-1] not in ".!?:":
-            return start, Header.YES
+        whole = reply_header(joined)
+        if whole is Header.FROM_THE_START or (whole is Header.YES and (header is not Header.YES or stripped[0] == "<")):
+            return start, whole
     return number, header
 
 
