@@ -10,7 +10,7 @@ def unflow(text: str, *, delete_space: bool = False) -> str:
     """Paragraphs on one line each, of text with LF line ends; quoted lines begin with `>` for each level and a space.
 
     `delete_space` is DelSp=yes: the space before a soft break belongs to the break. A soft break before a line of
-    another quote depth, or before a signature separator, ends the paragraph (§4.5). Never raises; linear.
+    another quote depth, a blank one or a signature separator ends the paragraph (§4.5). Never raises; linear.
     """
     out: list[str] = []
     paragraph: list[str] = []  # pieces of the one that goes on
@@ -22,7 +22,7 @@ def unflow(text: str, *, delete_space: bool = False) -> str:
         content = line[at:]
         if content.startswith(" "):
             content = content[1:]  # §4.4: stuffed, or the space after the quote marks
-        if paragraph and (at != depth or content == SIGNATURE):
+        if paragraph and (at != depth or content in ("", SIGNATURE)):
             _emit(out, paragraph, depth)
         depth = at
         if content.endswith(" ") and content != SIGNATURE:

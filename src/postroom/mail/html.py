@@ -289,6 +289,7 @@ def _cleaner(remote_images: bool) -> nh3.Cleaner:
 def _clean(inner: str, remote_images: bool) -> str | None:
     """The allow-list pass, repeated until it changes nothing; None if it never comes to that."""
     cleaner = _cleaner(remote_images)
+    inner = inner.lstrip(" \t\n\f\r")  # which a parser drops at the beginning (HTML §13.2.6.4.3)
     clean = _pass(cleaner, inner)
     if clean == inner:
         return clean  # what one parser writes as another one reads it is read so again

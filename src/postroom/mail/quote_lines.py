@@ -98,7 +98,7 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 _SEPARATOR: Final = re.compile(
-    rf"[-_]{{2,60}}+ ?(?:(?P<forward>{_any_of(_FORWARDS)})|{_any_of(_ORIGINALS)}) ?[-_]{{2,60}}", re.IGNORECASE
+    rf"-{{2,60}}+ ?(?:(?P<forward>{_any_of(_FORWARDS)})|{_any_of(_ORIGINALS)}) ?-{{2,60}}", re.IGNORECASE
 )
 _APPLE_FORWARD: Final = re.compile(rf"(?:{_any_of(_APPLE_FORWARDS)})\s?[:：]", re.IGNORECASE)
 
@@ -189,12 +189,12 @@ def _dated(text: str) -> bool:
 
 def is_separator(line: str) -> bool:
     """`--- Original Message ---` and its like, forwards included."""
-    return (line[:1] in "-_" and _SEPARATOR.fullmatch(line[:200]) is not None) or _is_apple_forward(line)
+    return (line[:2] == "--" and _SEPARATOR.fullmatch(line[:200]) is not None) or _is_apple_forward(line)
 
 
 def is_forward_line(line: str) -> bool:
     """A line after which there is a message that was handed on."""
-    found = _SEPARATOR.fullmatch(line[:200]) if line[:1] in ("-", "_") else None
+    found = _SEPARATOR.fullmatch(line[:200]) if line[:2] == "--" else None
     return (found is not None and found["forward"] is not None) or _is_apple_forward(line)
 
 

@@ -93,7 +93,7 @@ def _before_quote(lines: list[str], first: int, candidates: int | None) -> list[
 
 
 def _is_candidate(line: str) -> bool:
-    return line[-1] in ":：-_" or line[:2] in ("--", "__") or ":" in line[:20] or "：" in line[:20]
+    return line[-1] in ":：-" or line[:2] == "--" or ":" in line[:20] or "：" in line[:20]
 
 
 def _reply_header(lines: list[str], number: int, first: int, stripped: str) -> tuple[int, Header]:

@@ -45,19 +45,25 @@ _WORDS: Final = (
         "인증 코드",
     ),
 )
-_TRIGGER: Final = re.compile(
-    r"(?<![^\W_])(?:" + "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True)) + r")", re.IGNORECASE
-)
+# Where words are not set apart, they begin anywhere.
+_RUNNING: Final = ("認証コード", "確認コード", "验证码", "驗證碼", "인증번호", "인증 코드")
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+
+
+_TRIGGER: Final = re.compile(rf"(?<![^\W_])(?:{_any_of(_WORDS)})|{_any_of(_RUNNING)}", re.IGNORECASE)
 # A code of another kind: it says what follows is no secret.
 _OTHER_CODE: Final = re.compile(
     r"(?:discount|promo(?:tion(?:al)?)?|coupon|voucher|gift|offer|referral|invite|zip|post(?:al)?|area|country|dress"
     r"|source|qr|bar|error|status|sort|swift|booking|product|tracking|tax|dial(?:l?ing)?)[ -]?\Z",
     re.IGNORECASE,
 )
-_EDGE: Final = r"(?<![\w/=.@#&£$€%+-])"
+_EDGE: Final = r"(?<![A-Za-z0-9_/=.@#&£$€%+-])"
 _CODE: Final = re.compile(
     rf"{_EDGE}(?:(?P<spaced>[0-9]{{3}}[ -][0-9]{{3}})|(?P<digits>[0-9]{{4,8}})"
-    r"|(?P<mixed>(?=[A-Z]{0,7}[0-9])[A-Z0-9]{6,8})|(?:[A-Z]-)(?P<tagged>[0-9]{4,8}))(?![\w%-]|[.,:/@][0-9\w])"
+    r"|(?P<mixed>(?=[A-Z]{0,7}[0-9])[A-Z0-9]{6,8})|(?:[A-Z]-)(?P<tagged>[0-9]{4,8}))(?![A-Za-z0-9_%-]|[.,:/@][A-Za-z0-9])"
 )
 _BEFORE: Final = re.compile(rf"{_CODE.pattern}(?=\s(?:is|ist|est|es)\s(?:your|the|ihr|dein|votre|su|tu)\b)")
 _YEAR: Final = re.compile(r"(?:19|20)[0-9]{2}")
