@@ -12,7 +12,7 @@ from postroom.mail import body, imap_data, mime
 from postroom.mail.address import Address
 from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
 from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible, visible
-from postroom.mail.links import link_facts
+from postroom.mail.links import is_deceptive
 from postroom.mail.subject import clean_subject, normalise_subject
 from postroom.mail.tree import pack_tree
 from postroom.mailbox.folding import fold
@@ -181,7 +181,7 @@ def _facts(found: Reading, hidden: bool) -> Iterable[str]:
         yield "encrypted"
     if found.hidden or hidden:
         yield "hidden_text"
-    if found.links and link_facts(found.links).deceptive:
+    if any(map(is_deceptive, found.links)):
         yield "deceptive_link"
 
 

@@ -156,7 +156,8 @@ class _Reader:
             text = self._joined(pages)
         if not text.strip() and not pages:
             text = self._unpacked()
-        text, over = cut_text(text, self._limit)
+        # Where nothing is quoted, the new text is the text, which the writer keeps once.
+        text, over = cut_text(text.rstrip(), self._limit)
         self._truncated |= over
         html = self.html() if self._serve else None
         found = [piece.page for piece in self._pieces.values() if piece.page is not None]

@@ -59,9 +59,19 @@ def link_facts(links: Iterable[Link]) -> LinkFacts:
             domains.setdefault(domain)
         name = None if is_address else domain_name(host)
         international += name is not None and (name.startswith("xn--") or ".xn--" in name)
-        shown = _shown_domain(link.text)
-        deceptive += shown is not None and shown != (domain or host)
+        deceptive += is_deceptive(link)
     return LinkFacts(total, tuple(domains), deceptive, addressed, disguised, international)
+
+
+def is_deceptive(link: Link) -> bool:
+    """Whether the text is a URL, domain or address of another registrable domain than where the link leads."""
+    shown = _shown_domain(link.text)
+    if shown is None:
+        return False
+    host, _ = url_host(link.url)
+    if host is None:
+        return False
+    return shown != (None if is_ip_address(host) else registrable_domain(host))
 
 
 def url_host(url: str) -> tuple[str | None, bool]:
