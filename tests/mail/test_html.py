@@ -135,7 +135,7 @@ def test_colours_alike() -> None:
     assert attribute_colour("ABCDEF") == attribute_colour("#abcdef") == (171, 205, 239)
 
 
-# Each unit repeated to 200 KB: what takes quadratic time takes minutes here, not a second.
+# Each unit repeated to 100 KB: what takes quadratic time takes minutes here, not a second.
 _HOSTILE: Final = (
     "<a <a<a <div> </div> <p> <b><i> </b></i> <li> <td> <table> <table><tr><td> <a/href=x> <option> <select> <svg> "
     "</svg> <style> <!-- --> <! </ < & &amp; &nbsp; &lt; <br> <font/color=red> <form> <x-y> <button> <template> <pre> "
@@ -159,6 +159,14 @@ def test_hostile_markup_ends(unit: str) -> None:
         f"<p style='{text}'>x",
     ):
         read_html(markup, 10_000)
+
+
+@pytest.mark.timeout(60)
+def test_many_rules_for_many_elements_end() -> None:
+    sheet = ".a{color:red}" * 5000 + "".join(f".c{n}{{color:red}}" for n in range(2000))
+    classes = "a " + " ".join(f"c{n}" for n in range(40))
+    elements = "".join(f"<p class='{classes}' style='color:#{n % 4096:03x};margin:{n}px'>x" for n in range(4000))
+    assert not read_html(f"<style>{sheet}</style>{elements}").withheld
 
 
 @pytest.mark.covers("edge:B2", "edge:B11")

@@ -65,9 +65,10 @@ class Rules:
     """The rules of a message's style sheets whose selector is `tag`, `.class`, `#id` or `tag.class`."""
 
     def __init__(self, sheets: Iterable[str] = ()) -> None:
-        self._rules: dict[str, list[Declarations]] = {}
+        # What rules with one selector say is put together, so that an element costs the same however many there are.
+        self._rules: dict[str, Declarations] = {}
         for selector, found in _rules(sheets):
-            self._rules.setdefault(selector, []).append(found)
+            _put_on(self._rules.setdefault(selector, {}), found)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -79,7 +80,8 @@ class Rules:
         if name:
             selectors += (f"#{name.lower()}", f"{tag}#{name.lower()}")
         for selector in selectors:
-            yield from self._rules.get(selector, ())
+            if (found := self._rules.get(selector)) is not None:
+                yield found
 
 
 def _rules(sheets: Iterable[str]) -> Iterator[tuple[str, Declarations]]:
@@ -145,14 +147,18 @@ def _unescape(match: re.Match[str]) -> str:
     return chr(point) if 0 < point < 0x110000 and not 0xD800 <= point < 0xE000 else "\ufffd"
 
 
+def _put_on(found: Declarations, layer: Declarations) -> None:
+    for name, (value, important) in layer.items():
+        if important or not found.get(name, ("", False))[1]:
+            found.pop(name, None)  # so that of a shorthand and its part the later one counts
+            found[name] = value, important
+
+
 def look(layers: Iterable[Declarations]) -> Look:
     """What declarations, the weakest first, say together."""
     found: Declarations = {}
     for layer in layers:
-        for name, (value, important) in layer.items():
-            if important or not found.get(name, ("", False))[1]:
-                found.pop(name, None)  # so that of a shorthand and its part the later one counts
-                found[name] = value, important
+        _put_on(found, layer)
     if not found:
         return PLAIN
     values = {name: value for name, (value, _) in found.items()}

@@ -10,7 +10,7 @@ from typing import Final
 MAX_DEPTH: Final = 512
 _BUDGET: Final = 20_000_000
 _FORMAT_BUDGET: Final = 250_000
-_REACH: Final = 32  # open elements that an end tag is looked for in
+_REACH: Final = 100  # open elements that an end tag is looked for in
 
 VOID: Final = frozenset({"br", "col", "hr", "img", "wbr"})
 # Between the parts of a table, all that is open may be taken up again for each text (HTML §13.2.6.1).
@@ -44,7 +44,7 @@ _PARAGRAPH: Final = _NAMES["p"]
 
 
 class Balance:
-    """The open elements. Each tag costs steps in proportion to what is closed, and 32 at most beside."""
+    """The open elements. Each tag costs steps in proportion to what is closed, and 100 at most beside."""
 
     __slots__ = ("formats", "is_costly", "repeated", "stack", "walked")
 
