@@ -9,7 +9,8 @@ from collections.abc import Callable
 from email.message import EmailMessage
 from typing import Any
 
-from postroom.mail.body import attachments, text_body
+from postroom.mail.body import attachments
+from postroom.mail.content import read
 from postroom.mail.imap_data import bodystructure, envelope
 from postroom.mail.mime import parse
 from postroom.mail.tree import pack_tree, unpack_tree
@@ -107,7 +108,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         _row("pack_tree", _best(lambda: pack_tree(message.root), seconds) * 1e6, "µs"),
         _row("unpack_tree", _best(lambda: unpack_tree(packed), seconds) * 1e6, "µs"),
         _row("packed tree", len(packed), "bytes"),
-        _row("text_body", _best(lambda: text_body(raw, message), seconds) * 1e6, "µs"),
+        _row("content.read", _best(lambda: read(raw, message), seconds) * 1e6, "µs"),
         _row("attachments", _best(lambda: attachments(message, raw), seconds) * 1e6, "µs"),
     ]
     large = _large()

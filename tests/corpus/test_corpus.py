@@ -21,6 +21,7 @@ from postroom.mail import automation, body, calendar, cms, mime, tnef, transfer
 from postroom.mail import protection as protections
 from postroom.mail.automation import Classification
 from postroom.mail.safety import Inspected, inspect
+from tests.corpus import reading
 
 HERE: Final = Path(__file__).parent
 CASES: Final = sorted(HERE.glob("*/*.eml"))
@@ -65,7 +66,7 @@ def load(path: Path) -> Case:
 
 
 def _text_contains(case: Case, wanted: list[str]) -> None:
-    text = body.text_body(case.raw, case.message).text
+    text = reading.reading(case.raw).text
     assert [piece for piece in wanted if piece not in text] == []
 
 
@@ -75,6 +76,8 @@ def _flags(case: Case, wanted: list[str]) -> None:
         found.add("parse_degraded")
     if protections.protection(case.raw, case.message).encrypted:
         found.add("encrypted")
+    if reading.reading(case.raw).hidden:
+        found.add("hidden_text")
     assert found == set(wanted)
 
 
@@ -90,7 +93,7 @@ def _protection(case: Case, wanted: dict[str, Any]) -> None:
         assert found.part is not None
         inner = cms.signed_content(transfer.decoded(case.raw, found.part))
         assert inner is not None
-        assert wanted["content"] in body.text_body(inner, mime.parse(inner)).text
+        assert wanted["content"] in reading.reading(inner).text
 
 
 def _tnef(case: Case, wanted: dict[str, Any]) -> None:
@@ -126,6 +129,10 @@ def _same(found: object, wanted: dict[str, Any]) -> None:
     assert {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()} == wanted
 
 
+def _of_reading(check: Callable[[bytes, Any], None]) -> Callable[[Case, Any], None]:
+    return lambda case, wanted: check(case.raw, wanted)
+
+
 CHECKS: Final[dict[str, Callable[[Case, Any], None]]] = {}
 
 
@@ -155,11 +162,28 @@ CHECKS.update(
         "dsn": _dsn,
         "mdn": lambda case, wanted: _same(case.classified.mdn, wanted),
         "feedback": lambda case, wanted: _same(case.classified.feedback, wanted),
+        **{name: _of_reading(check) for name, check in reading.CHECKS.items()},
     }
 )
 
 
-@pytest.mark.covers("edge:B2", "edge:B6", "edge:B8", "edge:B9", "edge:B10", "edge:D4", "edge:D6", "FR-IN-6")
+@pytest.mark.covers(
+    "edge:B2",
+    "edge:B4",
+    "edge:B6",
+    "edge:B7",
+    "edge:B11",
+    "edge:E1",
+    "decisions:D27",
+    "FR-IN-7",
+    "FR-IN-9",
+    "edge:B8",
+    "edge:B9",
+    "edge:B10",
+    "edge:D4",
+    "edge:D6",
+    "FR-IN-6",
+)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_as_expected(path: Path) -> None:
     case = load(path)

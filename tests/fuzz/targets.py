@@ -29,6 +29,7 @@ from postroom.mail.params import parse_content_type, parse_disposition, text_of
 from postroom.mail.tree import pack_tree, unpack_tree
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError
+from tests.fuzz.reading import quote_strip, refs_extract, sanitize
 
 T = TypeVar("T")
 
@@ -138,6 +139,9 @@ def imap_command(data: bytes) -> None:
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         function.__name__: function
-        for function in (mime_parse, header_parse, address_parse, dkim_verify, compose_roundtrip, imap_command)
+        for function in (
+            *(mime_parse, header_parse, address_parse, dkim_verify, compose_roundtrip, imap_command),
+            *(sanitize, quote_strip, refs_extract),
+        )
     }
 )

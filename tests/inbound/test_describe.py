@@ -63,7 +63,13 @@ BROKEN = st.lists(PIECES | st.binary(max_size=8), max_size=40).map(b"".join)
 
 def check(content: Content, raw: bytes) -> None:
     texts = [content.rfc_message_id, content.subject, content.thread_subject, content.subject_fold, content.snippet]
-    texts += [content.text, content.extracted_text, content.in_reply_to or "", *content.reference_ids]
+    texts += [
+        content.text,
+        content.extracted_text,
+        content.html or "",
+        content.in_reply_to or "",
+        *content.reference_ids,
+    ]
     texts += [part for point in content.recipients for part in (point[1].address, point[1].name)]
     if content.sender:
         texts += [content.sender.address, content.sender.name]
@@ -168,3 +174,67 @@ def test_our_trace_lines_are_in_no_hash() -> None:
     one, two = describe(TRACE, raw, NOW), describe(TRACE.replace(b"from x", b"from elsewhere"), raw, NOW)
     assert (one.raw_sha256, one.body_sha256) == (two.raw_sha256, two.body_sha256)
     assert one.raw_size != two.raw_size
+
+
+def html(markup: str, head: str = "") -> bytes:
+    fields = f"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n{head}"
+    return f"{fields}Content-Type: text/html; charset=utf-8\r\n\r\n{markup}".encode()
+
+
+@pytest.mark.covers("edge:B4", "edge:B7", "edge:B11", "FR-IN-7", "FR-IN-9")
+def test_html_is_kept_safe_and_what_is_hidden_is_told() -> None:
+    content = describe(
+        TRACE, html('<p onclick=x>Seen <img src="https://example.com/x">.</p><p hidden>Not seen.</p>'), NOW
+    )
+    assert content.html == "<p>Seen <img>.</p>"
+    assert (content.text, content.extracted_text, content.snippet) == ("Seen .", "Seen .", "Seen .")
+    assert content.facts == ("hidden_text",)
+    assert describe(TRACE, html("<p>Seen.</p>"), NOW).facts == ()
+
+
+@pytest.mark.covers("edge:B11")
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Subject: =?utf-8?q?In=E2=80=8Bvo=E2=80=8Bi=E2=80=8Bce?=\r\n",
+        "Subject: =?utf-8?q?Invoice=F3=A0=81=81?=\r\n",
+    ],
+)
+def test_hidden_characters_of_the_subject(head: str) -> None:
+    content = describe(TRACE, html("<p>Seen.</p>", head), NOW)
+    assert (content.subject, content.thread_subject, content.facts) == ("Invoice", "Invoice", ("hidden_text",))
+
+
+@pytest.mark.covers("edge:B11")
+def test_hidden_characters_of_names() -> None:
+    head = b"Message-ID: <1@example.com>\r\nFrom: =?utf-8?q?=E2=80=AEA=E2=80=8Bnn?= <a@example.com>\r\n"
+    content = describe(TRACE, head + b"To: =?utf-8?q?B=E2=81=A0o?= <b@example.com>\r\n\r\nHello\r\n", NOW)
+    assert content.sender is not None
+    assert (content.sender.name, content.recipients[0][1].name, content.facts) == ("Ann", "Bo", ("hidden_text",))
+
+
+@pytest.mark.covers("edge:D2")
+def test_a_link_that_says_something_else_is_told() -> None:
+    markup = '<a href="https://evil.example.net/">https://bank.example.com/</a>'
+    assert describe(TRACE, html(markup), NOW).facts == ("deceptive_link",)
+
+
+@pytest.mark.covers("edge:B9")
+def test_encrypted_mail_has_no_texts() -> None:
+    raw = (
+        b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n"
+        b'Content-Type: multipart/encrypted; protocol="application/pgp-encrypted"; boundary=b\r\n\r\n'
+        b"--b\r\nContent-Type: application/pgp-encrypted\r\n\r\nVersion: 1\r\n"
+        b"--b\r\nContent-Type: application/octet-stream\r\n\r\nhello\r\n--b--\r\n"
+    )
+    content = describe(TRACE, raw, NOW)
+    assert (content.text, content.html, content.extracted_text, content.facts) == ("", None, "", ("encrypted",))
+    assert len(content.attachments) == 2
+
+
+@pytest.mark.covers("FR-IN-7")
+def test_what_is_new_is_told_from_what_is_quoted() -> None:
+    head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n\r\n"
+    content = describe(TRACE, head + b"Yes.\r\n\r\nOn Monday Bob wrote:\r\n> Well?\r\n", NOW)
+    assert (content.extracted_text, content.snippet) == ("Yes.", "Yes.")
+    assert "> Well?" in content.text

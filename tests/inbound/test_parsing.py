@@ -21,7 +21,7 @@ from postroom.inbound.parsing import LARGE_BYTES, Parser, ParserBusy, ParsingFai
 from postroom.mailbox.models import Content
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-TRACE = b"Return-Path: <>\r\n"
+TRACE = b"Return-Path: <a@example.com>\r\n"
 HEAD = b"From: a@example.com\r\nSubject: Large\r\nMessage-ID: <1@example.com>\r\n"
 LARGE = HEAD + b"\r\n" + b"Hello there, how are you?\r\n" * 10_000
 HTML = HEAD + b"Content-Type: text/html\r\n"
@@ -39,6 +39,14 @@ HOSTILE = {
     "tags": HTML + b"\r\n" + b"<td><br>" * 300,
     "nested tags": HTML + b"\r\n" + b"<div>" * 1000,
     "attributes": HTML + b"\r\n<a " + b"a=b " * 5000 + b">",
+    "one tag's attributes": HTML + b"\r\n<a " + b"a=b " * 1000 + b">",
+    "styles": HTML + b"\r\n" + b"<p style='color:red'>x</p>" * 80,
+    "styles in an alternative": HEAD
+    + b"Content-Type: multipart/alternative; boundary=b\r\n\r\n--b\r\n\r\ntext\r\n"
+    + b"--b\r\nContent-Type: text/html\r\n\r\n"
+    + b"<p style='color:red'>x</p>" * 80,
+    "lines that look like headers": HEAD + b"\r\n" + b"From: x\r\n" * 1000,
+    "flowed lines": HEAD + b"Content-Type: text/plain; format=flowed\r\n\r\n" + b"> a \r\n" * 4000,
     "hidden tags": HTML + b"Content-Transfer-Encoding: quoted-printable\r\n\r\n" + b"=3Cbr=3E" * 500,
     "parts": HEAD + b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\n\r\n" * 200,
     "size": HEAD + b"\r\n" + b"a" * QUICK_BYTES,

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.mail import charset
-from postroom.mail.body import attachments, body_parts, html_body, sanitise_filename, snippet, text_body
+from postroom.mail.body import attachments, body_parts, sanitise_filename, snippet
+from postroom.mail.content import read
 from postroom.mail.html_text import html_to_text
+from postroom.mail.invisible import visible
 from postroom.mail.mime import parse
 from postroom.mail.transfer import decode_base64, decode_quoted_printable, decode_uuencode
 
@@ -169,7 +171,7 @@ def test_body_parts(source: str, expected: tuple[Paths, Paths, Paths]) -> None:
 def test_interleaved_text_is_all_body() -> None:
     raw = multipart("mixed", PLAIN, IMAGE, "Content-Type: text/plain\n\nafter").encode()
     message = parse(raw)
-    assert text_body(raw, message).text == "plain\nafter"
+    assert read(raw, message).text == "plain\nafter"
     assert [(a.path, a.content_type, a.size, a.content_id) for a in attachments(message, raw)] == [
         ((2,), "image/png", 3, "i@x")
     ]
@@ -180,25 +182,24 @@ def test_html_only_and_blank_plain() -> None:
     for source in (HTML, multipart("alternative", "Content-Type: text/plain\n\n \n", HTML)):
         raw = source.encode()
         message = parse(raw)
-        assert text_body(raw, message).text == "html"
-        found = html_body(raw, message)
-        assert found is not None
-        assert found.text.strip() == "<p>html</p>"
+        assert read(raw, message).text == "html"
+        assert read(raw, message).html == "<p>html</p>"
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=300), st.integers(0, 100))
 def test_text_is_cut_between_characters(text: str, limit: int) -> None:
     raw = b"Content-Type: text/plain; charset=utf-8\n\n" + text.encode()
-    found = text_body(raw, parse(raw), limit)
-    assert text.startswith(found.text)
+    found = read(raw, parse(raw), limit)
+    assert visible(text).startswith(found.text)
     assert len(found.text.encode()) <= limit
-    assert found.truncated is (len(text.encode()) > limit)
+    assert found.truncated or found.text == visible(text).rstrip()
+    assert len(text.encode()) > limit or not found.truncated
     assert found.clean
 
 
 def test_cut_source_is_still_clean() -> None:
     raw = b"Content-Type: text/plain; charset=utf-8\n\n" + "€".encode() * 100_000
-    found = text_body(raw, parse(raw), 1000)
+    found = read(raw, parse(raw), 1000)
     assert (found.truncated, found.clean) == (True, True)
     assert found.text == "€" * 333
 

@@ -16,7 +16,8 @@ import pytest
 
 from postroom.mail import mime
 from postroom.mail.address import Address
-from postroom.mail.body import attachments, text_body
+from postroom.mail.body import attachments
+from postroom.mail.content import read
 from postroom.mail.header import decode_value
 from postroom.mail.imap_data import body, bodystructure, envelope
 from postroom.mail.transfer import decoded
@@ -43,8 +44,8 @@ def all_in(wanted: list[str], text: str) -> bool:
 READ: Final[dict[str, Callable[[bytes, mime.Message, Any], bool]]] = {
     "subject": lambda _, message, wanted: message.subject == wanted,
     "subject_absent": lambda _, message, wanted: (message.subject is None) is wanted,
-    "text_contains": lambda raw, message, wanted: all_in(wanted, text_body(raw, message).text),
-    "text_is": lambda raw, message, wanted: text_body(raw, message).text == wanted,
+    "text_contains": lambda raw, message, wanted: all_in(wanted, read(raw, message).text),
+    "text_is": lambda raw, message, wanted: read(raw, message).text == wanted,
     "attachments": lambda raw, message, wanted: [item.filename for item in attachments(message, raw)] == wanted,
     "contents": lambda raw, message, wanted: all(
         piece.encode() in content for piece, content in zip(wanted, contents(raw, message), strict=True)
@@ -104,7 +105,7 @@ def test_levels(levels: int) -> None:
     raw = HEAD + opened + b"Content-Type: text/plain\r\n\r\nThe text." + closed
     message = mime.parse(raw)
     assert message.degraded is (levels > mime.MAX_DEPTH)
-    assert ("The text." in text_body(raw, message).text) is (levels <= mime.MAX_DEPTH)
+    assert ("The text." in read(raw, message).text) is (levels <= mime.MAX_DEPTH)
 
 
 @pytest.mark.covers("edge:B2")
@@ -113,14 +114,14 @@ def test_a_header_of_300_kilobytes() -> None:
     raw += b"\r\n\r\nThe text."
     message = mime.parse(raw)
     assert message.degraded
-    assert text_body(raw, message).text == "The text."
+    assert read(raw, message).text == "The text."
     assert (message.subject, pairs(message.from_)) == ("odd", [["Ann", "ann@example.com"]])
 
 
 def test_a_line_of_a_megabyte() -> None:
     raw = HEAD + b"\r\n" + b"x" * 1_000_000
     message = mime.parse(raw)
-    found = text_body(raw, message)
+    found = read(raw, message)
     assert found.truncated
     assert set(found.text) == {"x"}
     assert len(mime.parse(b"Subject: " + b"y" * 100_000 + b"\r\n\r\n").subject or "") == 100_000

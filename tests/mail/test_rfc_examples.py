@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.mail.address import parse_addresses
-from postroom.mail.body import text_body
+from postroom.mail.content import read
 from postroom.mail.header import decode_value
 from postroom.mail.mime import Message, parse, walk
 from postroom.mail.params import parse_content_type
@@ -106,8 +106,8 @@ def test_simple_multipart() -> None:
     bodies = [raw[part.body_start : part.body_end] for _, part in walk(found.root)]
     assert [body.endswith(b"linebreak.") for body in bodies] == [True, False]
     assert [body.endswith(b"linebreak.\r\n") for body in bodies] == [False, True]
-    assert text_body(raw, found).text.startswith("This is implicitly")
-    assert "ignored" not in text_body(raw, found).text
+    assert read(raw, found).text.startswith("This is implicitly")
+    assert "ignored" not in read(raw, found).text
     assert found.date is not None
     assert found.date.isoformat() == "1993-03-21T23:56:48-08:00"
 

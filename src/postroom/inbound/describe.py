@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from postroom.mail import body, imap_data, mime
+from postroom.mail import automation, body, imap_data, mime
 from postroom.mail.address import Address
+from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
+from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible, visible
+from postroom.mail.language import language
+from postroom.mail.links import is_deceptive
+from postroom.mail.protection import protection
+from postroom.mail.refs import RefRules, extract
+from postroom.mail.safety import UNKNOWN, inspect
 from postroom.mail.subject import clean_subject, normalise_subject
+from postroom.mail.transfer import decoded
 from postroom.mail.tree import pack_tree
+from postroom.mail.verification import find_verification
+from postroom.mailauth.organisational import organisational_domain
 from postroom.mailbox.folding import fold
-from postroom.mailbox.models import Content, Mailpoint, PartInfo, RecipientKind
+from postroom.mailbox.models import Content, Mailpoint, PartInfo, RecipientKind, RefInfo, Verification
 
 MAX_NAME: Final = 256
 MAX_SUBJECT: Final = 998
@@ -23,17 +34,21 @@ MAX_REPLY_TO: Final = 10
 MAX_ATTACHMENTS: Final = 500
 HEAD_BYTES: Final = mime.MAX_HEADER_BYTES
 """How much is read of a message that is described by its headers alone."""
-EXTRACTED_LIMIT: Final = 256 * 1024
 MAX_ADDRESS: Final = 320
 
 QUICK_BYTES: Final = 32 * 1024
 QUICK_HEADER_BYTES: Final = 8 * 1024
 QUICK_SPECIALS: Final = 600
 QUICK_PARTS: Final = 50
-QUICK_TAGS: Final = 400
-"""What of each a message may have that is described while others wait: two milliseconds' worth, measured apart."""
+QUICK_EFFORT: Final = 400
+"""What of each a message may have that is described while others wait: two milliseconds' worth, measured apart. Effort
+is in tags of HTML."""
 
 _PIECE: Final = 1024 * 1024
+_NULL_SENDER: Final = b"Return-Path: <>"
+"""How our own trace lines begin of mail from nobody, that wants no answer."""
+_CONTAINERS: Final = (b"PK", b"\xd0\xcf\x11\xe0", b"\x1f\x8b", b"%PDF")
+"""Beginnings of files whose inspection may take longer than two milliseconds, however small they are."""
 _SPECIALS: Final = b'()<>@,;:\\"'
 _NESTING: Final = re.compile(rb"822|global|digest", re.IGNORECASE)
 
@@ -68,8 +83,8 @@ def describe_quickly(prefix: bytes, original: bytes, received_at: datetime) -> C
     if message.degraded and _has_parts(message.root, QUICK_PARTS):
         return None
     try:
-        return _content(full, len(prefix), message, received_at, headers_only=False, markup_limit=QUICK_TAGS)
-    except body.TooMuchMarkup:
+        return _content(full, len(prefix), message, received_at, headers_only=False, effort=QUICK_EFFORT)
+    except TooMuchToRead:
         return None
 
 
@@ -110,9 +125,9 @@ def _content(
     received_at: datetime,
     *,
     headers_only: bool,
-    markup_limit: int | None = None,
+    effort: int | None = None,
 ) -> Content:
-    """The description of a parsed message. Raises `TooMuchMarkup` if there is a limit to that."""
+    """The description of a parsed message. Raises `TooMuchToRead` if there is a limit to that."""
     facts: list[str] = []
     degraded = message.degraded or headers_only
 
@@ -129,18 +144,21 @@ def _content(
     degraded |= cut
     in_reply_to = message.in_reply_to
     raw_subject = message.subject
-    subject = clean_subject(raw_subject or "")[:MAX_SUBJECT]
+    shown = strip_invisible(raw_subject or "")
+    subject = clean_subject(shown.text)[:MAX_SUBJECT]
+    hidden = _hides(shown) or bool(senders and _hides(strip_invisible(senders[0].name)))
 
-    text, extracted, truncated = "", "", False
+    found = EMPTY
     attachments: tuple[PartInfo, ...] = ()
+    null_sender = prefix_len > 0 and full.startswith(_NULL_SENDER)
     if not headers_only:
-        found = body.text_body(full, message, markup_limit=markup_limit)
-        text, truncated = found.text, found.truncated
+        if effort is not None and automation.reads_content(message, null_sender=null_sender):
+            raise TooMuchToRead
+        found = read(full, message, effort=effort)
         degraded |= not found.clean
-        extracted, _ = _cut(text, EXTRACTED_LIMIT)
-        attachments = tuple(_part_info(a) for a in body.attachments(message, full)[:MAX_ATTACHMENTS])
-    if truncated:
-        facts.append("body_truncated")
+        attachments = tuple(_attachments(full, message, quick=effort is not None))
+    kind = automation.classify(full, message, null_sender=null_sender)
+    facts += _facts(found, hidden)
     if degraded:
         facts.append("parse_degraded")
     return Content(
@@ -154,14 +172,14 @@ def _content(
         sender=_point(senders[0]) if senders else None,
         recipients=recipients,
         subject=subject,
-        thread_subject=normalise_subject(raw_subject),
+        thread_subject=normalise_subject(shown.text),
         subject_fold=fold(subject),
-        snippet=body.snippet(extracted),
-        text=text,
-        html=None,
-        extracted_text=extracted,
+        snippet=found.snippet,
+        text=found.text,
+        html=found.html,
+        extracted_text=found.extracted_text,
         sent_at=_sent_at(message.date, received_at),
-        kind="normal",
+        kind=kind.kind.value,
         verdict="unverified",
         facts=tuple(facts),
         parser_version=mime.PARSER_VERSION,
@@ -169,7 +187,65 @@ def _content(
         body_structure=imap_data.bodystructure(message.root),
         part_tree=pack_tree(message.root),
         attachments=attachments,
+        language=language(found.extracted_text),
+        auth=_signature(full, message),
+        automated=_evidence(kind),
+        refs=tuple(
+            RefInfo(*ref) for ref in extract((("subject", subject), ("body", found.extracted_text)), RefRules())
+        ),
+        verifications=tuple(_verifications(subject, found, senders)),
     )
+
+
+def _evidence(kind: automation.Classification) -> Mapping[str, Any] | None:
+    told = kind.to_json()
+    return told if told["evidence"] or len(told) > 1 else None
+
+
+def _signature(full: bytes, message: mime.Message) -> Mapping[str, Any] | None:
+    """What is known before anybody was asked: that there is a signature of another kind, which nobody verifies (B9)."""
+    found = protection(full, message).signature
+    return None if found is None else {"signature": {"type": found.type.value, "status": found.status}}
+
+
+def _verifications(subject: str, found: Reading, senders: Sequence[Address]) -> Iterable[Verification]:
+    """What the message would confirm, if it is from whom it says. That is not known yet."""
+    domain = organisational_domain(senders[0].domain) if senders and senders[0].domain else None
+    handed = None if domain is None else find_verification(subject, found.extracted_text, found.links)
+    if handed is not None and domain is not None:
+        for kind, value in (("code", handed.code), ("link", handed.link)):
+            if value is not None:
+                yield Verification(kind, value, domain)
+
+
+def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable[PartInfo]:
+    """Attachments with what they are and what makes them dangerous. Raises `TooMuchToRead` where that takes long and
+    there is no time."""
+    for one in body.attachments(message, full)[:MAX_ATTACHMENTS]:
+        part = mime.find_part(message.root, one.path)
+        data = b"" if part is None else decoded(full, part)
+        if quick and data.startswith(_CONTAINERS):
+            raise TooMuchToRead
+        inspected = inspect(data, one.content_type, one.filename)
+        sniffed = None if inspected.sniffed_type == UNKNOWN else inspected.sniffed_type
+        yield replace(
+            _part_info(one), sniffed_type=sniffed, risk=None if inspected.risk is None else inspected.risk.value
+        )
+
+
+def _facts(found: Reading, hidden: bool) -> Iterable[str]:
+    if found.truncated:
+        yield "body_truncated"
+    if found.encrypted:
+        yield "encrypted"
+    if found.hidden or hidden:
+        yield "hidden_text"
+    if any(map(is_deceptive, found.links)):
+        yield "deceptive_link"
+
+
+def _hides(shown: Stripped) -> bool:
+    return shown.marked or shown.zero_width > TOLERATED_ZERO_WIDTH
 
 
 def _recipients(message: mime.Message) -> tuple[tuple[tuple[RecipientKind, Mailpoint], ...], bool]:
@@ -187,7 +263,7 @@ def _recipients(message: mime.Message) -> tuple[tuple[tuple[RecipientKind, Mailp
 
 
 def _point(address: Address) -> Mailpoint:
-    return Mailpoint(_clean(address.address.lower())[:MAX_ADDRESS], _clean(address.name)[:MAX_NAME])
+    return Mailpoint(_clean(address.address.lower())[:MAX_ADDRESS], _clean(visible(address.name))[:MAX_NAME])
 
 
 def _clean(text: str) -> str:
@@ -215,10 +291,3 @@ def _part_info(found: body.AttachmentInfo) -> PartInfo:
         disposition=found.disposition if found.disposition in ("attachment", "inline") else None,
         content_id=_clean(found.content_id) if found.content_id else None,
     )
-
-
-def _cut(text: str, limit: int) -> tuple[str, bool]:
-    if len(text) * 4 <= limit:
-        return text, False
-    encoded = text.encode(errors="replace")
-    return (text, False) if len(encoded) <= limit else (encoded[:limit].decode(errors="ignore"), True)

@@ -21,6 +21,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from postroom.base import log as base_log
 from postroom.inbound.describe import describe, describe_quickly, looks_quick
+from postroom.mail.suffix import public_suffixes
 from postroom.mailbox.models import Content
 
 log = base_log.get("parsing")
@@ -64,6 +65,7 @@ class Parser:
         wait: float = WAIT_SECONDS,
         idle: float = IDLE_SECONDS,
     ) -> None:
+        public_suffixes()  # read now, not while others wait
         self._timeout = timeout
         self._wait = wait
         self._turn = asyncio.Lock()

@@ -317,7 +317,8 @@ class Receiver:
 def judged(content: Content, judgement: Judgement) -> Content:
     """The content with its verdict. What confirms a sign-up does so only for whom it is known to come from (E4)."""
     kept = content.verifications if judgement.verdict == "pass" else ()
-    return replace(content, verdict=judgement.verdict, auth=judgement.auth, verifications=kept)
+    auth = judgement.auth if content.auth is None else {**(judgement.auth or {}), **content.auth}
+    return replace(content, verdict=judgement.verdict, auth=auth, verifications=kept)
 
 
 def loops(raw: bytes) -> bool:

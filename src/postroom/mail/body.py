@@ -1,4 +1,4 @@
-"""Which parts are the body, and their text (RFC 8621 §4.1.4, decision D26; inbound §10, §13; edge rows B4, B5)."""
+"""Which parts are the body (RFC 8621 §4.1.4, decision D26; inbound §10; edge row B5), and what is attached."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from postroom.mail import charset
 from postroom.mail.header import decode_words
-from postroom.mail.html_text import html_to_text
 from postroom.mail.mime import Message, Part, nested_subject
 from postroom.mail.transfer import decoded, decoded_size
 
@@ -16,7 +15,6 @@ HTML_LIMIT: Final = 1024 * 1024
 SNIPPET_CHARS: Final = 240
 MAX_FILENAME_BYTES: Final = 255
 _SOURCE_FACTOR: Final = 12  # encoded octets that one octet of text may take: 4 (UTF-32) times 3 (quoted-printable)
-_CHARACTERS_A_TAG: Final = 32  # of markup, that cost as much as a tag
 _LONGEST_CHARACTER: Final = 8  # octets, escape sequences included
 
 _PATH_PARTS: Final = re.compile(r"[/\\]")
@@ -26,10 +24,6 @@ _INVISIBLE: Final = re.compile(
     "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,256}charset\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
-
-
-class TooMuchMarkup(Exception):
-    """HTML that would take longer to turn into text than the caller has."""
 
 
 class NumberedPart(NamedTuple):
@@ -46,15 +40,6 @@ class BodyParts:
     text: tuple[NumberedPart, ...]
     html: tuple[NumberedPart, ...]
     attachments: tuple[NumberedPart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BodyText:
-    """Derived text; `truncated` at the limit; `clean` False when bytes could not be decoded (B5)."""
-
-    text: str
-    truncated: bool
-    clean: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,33 +150,6 @@ def _has_name(part: Part) -> bool:
     return bool(part.disposition_params.get("filename") or part.params.get("name"))
 
 
-def text_body(
-    raw: bytes, message: Message | Part, limit: int = TEXT_LIMIT, *, markup_limit: int | None = None
-) -> BodyText:
-    """Plain text of the body with LF line ends, at most `limit` octets of UTF-8, cut between characters.
-
-    Plain parts count as they are; HTML parts (HTML-only mail, or HTML between plain parts) become text (B4). When the
-    plain text is blank, the HTML is used. With `markup_limit`, HTML with more tags than that, or more than 32 times as
-    many characters, raises `TooMuchMarkup`.
-    """
-    parts = body_parts(message if isinstance(message, Part) else message.root)
-    found = _joined(raw, parts.text, limit, markup_limit)
-    if not found.text.strip() and any(part.subtype == "html" for _, part in parts.html if part.type == "text"):
-        found = _joined(raw, parts.html, limit, markup_limit)
-    return found
-
-
-def html_body(raw: bytes, message: Message | Part, limit: int = HTML_LIMIT) -> BodyText | None:
-    """Markup of the first HTML body part, not sanitised, at most `limit` octets of UTF-8; None when there is none."""
-    parts = body_parts(message if isinstance(message, Part) else message.root)
-    for _, part in parts.html:
-        if part.type == "text" and part.subtype == "html":
-            text, cut, clean = part_text(raw, part, limit)
-            text, over = _cut(text, limit)
-            return BodyText(text, cut or over, clean)
-    return None
-
-
 def part_text(raw: bytes, part: Part, limit: int = TEXT_LIMIT) -> tuple[str, bool, bool]:
     """Decoded text of a text part, LF line ends: (text, whether its source was cut, whether it is clean).
 
@@ -216,37 +174,7 @@ def part_text(raw: bytes, part: Part, limit: int = TEXT_LIMIT) -> tuple[str, boo
     return text, cut, clean
 
 
-def _joined(raw: bytes, parts: Iterable[NumberedPart], limit: int, markup_limit: int | None) -> BodyText:
-    pieces: list[str] = []
-    room = limit
-    truncated = False
-    clean = True
-    for _, part in parts:
-        if part.type != "text":
-            continue
-        if room <= 0:
-            truncated = truncated or part.body_end > part.body_start
-            continue
-        html = part.subtype == "html"
-        text, cut, part_clean = part_text(raw, part, max(room, HTML_LIMIT) if html else room)
-        if html:
-            if markup_limit is not None:
-                markup_limit -= max(text.count("<"), len(text) // _CHARACTERS_A_TAG)
-                if markup_limit < 0:
-                    raise TooMuchMarkup
-            text = html_to_text(text, room)
-        truncated, clean = truncated or cut, clean and part_clean
-        if pieces and not pieces[-1].endswith("\n"):
-            pieces.append("\n")
-            room -= 1
-        text, over = _cut(text, room)
-        truncated = truncated or over
-        pieces.append(text)
-        room -= len(text.encode("utf-8", "replace"))
-    return BodyText("".join(pieces), truncated, clean)
-
-
-def _cut(text: str, limit: int) -> tuple[str, bool]:
+def cut_text(text: str, limit: int) -> tuple[str, bool]:
     """At most `limit` octets of UTF-8, whole characters."""
     if len(text) * 4 <= limit:
         return text, False
@@ -276,7 +204,7 @@ def sanitise_filename(name: str) -> str | None:
     if not dot or len(extension.encode("utf-8")) > 32:
         stem, dot, extension = name, "", ""
     room = MAX_FILENAME_BYTES - len(f"{dot}{extension}".encode())
-    return _cut(stem, room)[0].rstrip() + dot + extension
+    return cut_text(stem, room)[0].rstrip() + dot + extension
 
 
 def filename(part: Part) -> str | None:

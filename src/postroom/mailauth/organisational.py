@@ -7,8 +7,7 @@ of a host of web pages, everybody is a stranger to everybody else, too.
 import functools
 from typing import Final
 
-from publicsuffixlist import PublicSuffixList
-
+from postroom.mail.suffix import public_suffixes
 from postroom.mailauth.names import MAX_DOMAIN, domain_name
 
 MAX_WALK: Final = 8
@@ -16,14 +15,9 @@ MAX_WALK: Final = 8
 _CACHED: Final = 8192
 
 
-@functools.cache
-def _suffixes() -> PublicSuffixList:
-    return PublicSuffixList()
-
-
 def prepare() -> None:
     """Read the list now, which takes some 60 ms, instead of when it is first asked."""
-    _suffixes()
+    public_suffixes()
 
 
 def organisational_domain(domain: str) -> str | None:
@@ -38,13 +32,13 @@ def organisational_domain(domain: str) -> str | None:
 @functools.lru_cache(maxsize=_CACHED)
 def _organisational(domain: str) -> str | None:
     name = domain_name(domain)
-    return None if name is None else (_suffixes().privatesuffix(name) or name)
+    return None if name is None else (public_suffixes().privatesuffix(name) or name)
 
 
 def is_public_suffix(domain: str) -> bool:
     """Whether anybody may register below `domain`."""
     name = domain_name(domain)
-    return name is not None and _suffixes().is_public(name)
+    return name is not None and public_suffixes().is_public(name)
 
 
 def same_organisation(a: str, b: str) -> bool:

@@ -340,7 +340,7 @@ class _Batch:
                 )
             )
         self.refs += ((n, ref.kind, ref.value, ref.source) for ref in m.content.refs)
-        if m.content.verifications:
+        if m.content.verifications and m.content.verdict == "pass":
             expires_at = m.received_at + VERIFICATION_LIFE
             self.verifications += (
                 (n, found.kind, found.value, found.sender_domain, expires_at) for found in m.content.verifications

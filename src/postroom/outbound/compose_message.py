@@ -30,6 +30,7 @@ from postroom.mail.compose import (
     reply_subject,
 )
 from postroom.mail.compose.fields import is_writable_id
+from postroom.mail.content import EXTRACTED_LIMIT
 from postroom.mail.subject import clean_subject
 from postroom.mail.transfer import decoded
 from postroom.mailbox.models import Content, Mailpoint, RecipientKind
@@ -40,7 +41,7 @@ from postroom.outbound.policy import Chosen, Decision, SendRules
 from postroom.outbound.request import SendRequest
 
 QUICK_OCTETS: Final = 24 * 1024
-QUICK_TAGS: Final = 300
+QUICK_TAGS: Final = 150
 """What of each a message may have that is composed on the event loop: about two milliseconds' worth."""
 MAX_REATTACHED: Final = 500
 BASE64_STEP: Final = 192 * 1024
@@ -146,9 +147,16 @@ _MEMBERS: Final = {
 
 
 def _stored(job: Job, content: Content) -> Content:
-    """What is stored says more than the octets: the kind, and who got blind copies."""
+    """What is stored says more than the octets: the kind, and who got blind copies; and all of what we send is new."""
     blind = tuple((RecipientKind.BCC, point) for point in job.blind)
-    return replace(content, kind=job.kind.value, recipients=(*content.recipients, *blind))
+    text, _ = body.cut_text(content.text, EXTRACTED_LIMIT)
+    return replace(
+        content,
+        kind=job.kind.value,
+        recipients=(*content.recipients, *blind),
+        extracted_text=text,
+        snippet=body.snippet(text),
+    )
 
 
 def _note(original: Original | None, html: str | None) -> Forwarded | None:
