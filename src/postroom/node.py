@@ -37,13 +37,13 @@ from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
-from postroom.mailbox.sweep import MESSAGE_KEYS, BlobSweep
+from postroom.mailbox.sweep import BlobSweep
 from postroom.mailbox.verifications import prune_verifications
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
-from postroom.outbound.wires import WIRE_KEYS
+from postroom.outbound.wires import STORED
 from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of, return_paths_of, returns_of
 from postroom.servers.http.app import create_http
 from postroom.servers.http.bodies import max_body
@@ -389,7 +389,7 @@ class Node:
 
     def _periodic(self) -> list[Periodic]:
         core = self.core
-        blobs = BlobSweep(core.database, core.blobs, core.clock, (MESSAGE_KEYS, WIRE_KEYS))
+        blobs = BlobSweep(core.database, core.blobs, core.clock, STORED)
 
         async def statistics() -> None:
             async with core.database.acquire() as conn:

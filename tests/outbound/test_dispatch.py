@@ -339,6 +339,24 @@ async def test_a_claim_that_was_lost_while_the_message_went_out_is_uncertain(roo
 
 
 @pytest.mark.covers("mail-server:C3", "edge:G2")
+async def test_of_two_claims_that_begin_together_one_may(room: MailRoom) -> None:
+    """As after an outage of the database in which a process lost its claims and took them once more."""
+    await room.accept("anna@example.com", "bo@example.com")
+    groups: list[claiming.Group] = []
+    for _ in range(2):
+        async with room.db.acquire() as conn:
+            groups += await claiming.claim(conn, now=room.clock.now(), room=Room(10, {}))
+        room.clock.advance(claiming.LEASE.total_seconds())
+    lost, held = groups
+    assert (lost.ids, lost.token == held.token) == (held.ids, False)
+    begun = [claiming.Begun(one.token, one.letter.ref, tuple(one.ids)) for one in (lost, held, lost)]
+    async with room.db.acquire() as conn:
+        now = room.clock.now()
+        assert await claiming.start(conn, begun, now=now, until=now + claiming.LEASE) == [False, True, False]
+    assert await asyncio.gather(*(room.outcomes.start(one, one.ids) for one in groups)) == [False, True]
+
+
+@pytest.mark.covers("mail-server:C3", "edge:G2")
 @pytest.mark.parametrize("together", [False, True])
 async def test_a_claim_that_was_lost_and_knows_before_the_next_one_says_that_it_does_not(
     room: MailRoom, together: bool

@@ -20,11 +20,13 @@ from postroom.blobs import BlobMissing, StorageError
 from postroom.db import Database
 from postroom.db.pool import Connection
 from postroom.events.live import LiveHub
-from postroom.mailbox.sweep import LEAST_AGE, MESSAGE_KEYS, BlobSweep, Swept
+from postroom.mailbox.sent_copy import ledger_key
+from postroom.mailbox.sweep import LEAST_AGE, BlobSweep, Swept
+from postroom.outbound.ledger import LIFE
 from postroom.outbound.outcomes import Outcomes
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.rules import Action
-from postroom.outbound.wires import WIRE_KEYS
+from postroom.outbound.wires import STORED
 from tests.outbound.fake_mx import FakeMx
 from tests.outbound.mail_room import MailRoom, unsigned, until
 
@@ -44,10 +46,10 @@ async def room(db: Database, tmp_path: Path) -> AsyncIterator[MailRoom]:
     await made.close()
 
 
-async def swept(room: MailRoom) -> Swept:
-    """What is removed when everything that is there is old."""
-    clock = ManualClock(datetime.now(UTC) + LEAST_AGE + timedelta(seconds=1))
-    return await BlobSweep(room.db, room.blobs, clock, (MESSAGE_KEYS, WIRE_KEYS)).collect(LEAST_AGE)
+async def swept(room: MailRoom, age: timedelta = LEAST_AGE) -> Swept:
+    """What is removed when everything that is there is so old."""
+    clock = ManualClock(datetime.now(UTC) + age + timedelta(seconds=1))
+    return await BlobSweep(room.db, room.blobs, clock, STORED).collect(LEAST_AGE)
 
 
 class Kept:
@@ -131,6 +133,19 @@ async def test_bytes_that_were_made_anew_are_known(room: MailRoom) -> None:
     async with room.db.acquire() as conn:
         await conn.execute("UPDATE outbound_messages SET wire_key = NULL")
     assert (await swept(room)).removed == 1
+
+
+@pytest.mark.covers("edge:I9", "FR-OUT-2")
+async def test_the_ledgers_part_stays_with_its_message_and_for_as_long_as_a_key_lives(room: MailRoom) -> None:
+    message = await room.accept("anna@example.com")
+    (of_row,) = [ledger_key(key) for key in await room.blobs.list() if "/m/" in key]
+    of_nobody = of_row.replace(message, room.ids.new("msg"))
+    for key in (of_row, of_nobody):
+        await room.blobs.put(key, b"{}")
+    assert await swept(room, LIFE - timedelta(days=1)) == Swept(keys=4)
+    assert (await swept(room, LIFE)).removed == 1
+    assert of_row in await room.blobs.list()
+    assert of_nobody not in await room.blobs.list()
 
 
 @pytest.mark.covers("decisions:B15", "edge:I9", "edge:G2")

@@ -74,10 +74,11 @@ WHERE m.blob_key = k.key
 @dataclass(frozen=True, slots=True)
 class KeysOfMessages:
     """Keys of one form, whose groups `tenant` and `message` are public ids, and the statement that says which of them
-    rows name: `$1` keys, `$2` tenants, `$3` messages."""
+    rows name: `$1` keys, `$2` tenants, `$3` messages. `kept`: how old they must be in any case before they go."""
 
     form: re.Pattern[str]
     named: str
+    kept: timedelta = timedelta(0)
 
 
 MESSAGE_KEYS: Final = KeysOfMessages(
@@ -135,7 +136,7 @@ class BlobSweep:
             await self._check_store()
             async with contextlib.aclosing(self._chunks(after)) as chunks:
                 async for keys in chunks:
-                    total += await self._clear(keys, now - AGE)
+                    total += await self._clear(keys, now, AGE)
                     await self._advance(after, keys[-1], next_pass)
                     after = keys[-1]
                     if total.keys >= MAX_KEYS or self._clock.monotonic() >= deadline:
@@ -159,12 +160,11 @@ class BlobSweep:
     async def collect(self, age: timedelta, *, dry_run: bool = False) -> Swept:
         """All of it at once, for an operator: remove what no row names and is older than `age`, which is `LEAST_AGE` at
         the least. Raises StorageError."""
-        before = self._clock.now() - max(age, LEAST_AGE)
-        total = Swept()
+        now, age, total = self._clock.now(), max(age, LEAST_AGE), Swept()
         await self._check_store()
         async with contextlib.aclosing(self._chunks("")) as chunks:
             async for keys in chunks:
-                total += await self._clear(keys, before, dry_run=dry_run)
+                total += await self._clear(keys, now, age, dry_run=dry_run)
         return total
 
     async def _check_store(self) -> None:
@@ -184,19 +184,21 @@ class BlobSweep:
                 yield keys[start : start + ASKED]
             after = keys[-1]
 
-    async def _clear(self, keys: Sequence[str], before: datetime, *, dry_run: bool = False) -> Swept:
+    async def _clear(self, keys: Sequence[str], now: datetime, age: timedelta, *, dry_run: bool = False) -> Swept:
         """Remove those that no row names. The rows are asked for after the listing: what is old has its row by now."""
-        known, orphans = 0, list[str]()
+        known, orphans = 0, dict[timedelta, list[str]]()
         async with self._database.transaction(readonly=True) as conn:
             await conn.execute(_PLANS)
             for kind in self._kinds:
                 own = [found for key in keys if (found := kind.form.fullmatch(key)) is not None]
                 known += len(own)
                 named = await _named(conn, kind, own)
-                orphans += [found[0] for found in own if found[0] not in named]
+                left = [found[0] for found in own if found[0] not in named]
+                orphans.setdefault(max(age, kind.kept), []).extend(left)
         gone = Discarded()
-        if orphans:
-            gone = await self._blobs.discard(orphans, before, dry_run=dry_run)
+        for wanted, some in orphans.items():
+            if some:
+                gone += await self._blobs.discard(some, now - wanted, dry_run=dry_run)
         return Swept(len(keys), len(keys) - known, gone.count, gone.octets)
 
     # -- how far it came -----------------------------------------------------------------------------------------------

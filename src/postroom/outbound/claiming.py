@@ -136,7 +136,7 @@ _START: Final = """
 UPDATE deliveries t SET data_started_at = $4, lease_until = $5
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS held (token, tenant_id, id)
 WHERE t.claim_token = held.token AND t.tenant_id + 0 = held.tenant_id AND t.id = held.id
-RETURNING t.id
+RETURNING t.claim_token, t.id
 """
 _PUT_BACK: Final = """
 UPDATE deliveries t SET lease_until = NULL, claim_token = NULL, attempts = greatest(t.attempts - 1, 0),
@@ -295,8 +295,9 @@ async def start(conn: Connection, begun: Sequence[Begun], *, now: datetime, unti
     """
     rows = sorted(((one.token, one.ref.tenant_id, key) for one in begun for key in one.ids), key=lambda row: row[2])
     found = await conn.fetch(_START, *map(list, zip(*rows, strict=True)), now, until)
-    ours = {row["id"] for row in found}
-    return [ours.issuperset(one.ids) for one in begun]
+    # By the claim, too: one that was lost may be asked for beside the one that has taken its deliveries.
+    ours = {(row["claim_token"], row["id"]) for row in found}
+    return [ours.issuperset((one.token, key) for key in one.ids) for one in begun]
 
 
 async def put_back(conn: Connection, groups: Sequence[Group], *, at: datetime) -> None:

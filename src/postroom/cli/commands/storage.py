@@ -14,8 +14,8 @@ from postroom.blobs.store import StorageError
 from postroom.cli.failures import infrastructure
 from postroom.cli.invocation import Config, DataDir, Json, Quiet, invocation
 from postroom.cli.reach import run
-from postroom.mailbox.sweep import LEAST_AGE, MESSAGE_KEYS, BlobSweep, Swept
-from postroom.outbound.wires import WIRE_KEYS
+from postroom.mailbox.sweep import LEAST_AGE, BlobSweep, Swept
+from postroom.outbound.wires import STORED
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Where the bytes of messages are.")
 
@@ -43,7 +43,7 @@ def gc(
     began = time.monotonic()
 
     async def work(core: Core) -> tuple[Swept, int]:
-        sweep = BlobSweep(core.database, core.blobs, core.clock, (MESSAGE_KEYS, WIRE_KEYS))
+        sweep = BlobSweep(core.database, core.blobs, core.clock, STORED)
         swept = await sweep.collect(timedelta(hours=hours), dry_run=dry_run)
         return swept, await core.blobs.sweep(SWEEP_AGE_SECONDS, dry_run=dry_run)
 
