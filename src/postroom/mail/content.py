@@ -157,7 +157,7 @@ class _Reader:
         if not text.strip() and not pages:
             text = self._unpacked()
         # Where nothing is quoted, the new text is the text, which the writer keeps once.
-        text, over = cut_text(text.rstrip(), self._limit)
+        text, over = cut_text(text.rstrip("\n"), self._limit)
         self._truncated |= over
         html = self.html() if self._serve else None
         found = [piece.page for piece in self._pieces.values() if piece.page is not None]
