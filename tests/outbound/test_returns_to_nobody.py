@@ -127,7 +127,7 @@ async def test_an_answer_that_is_no_report_is_mail(
         assert (await post.bounce(received.sender, answer.as_bytes()))[0] == 250
         assert await post.kinds() == [SENT, DELIVERED, RECEIVED]
         ((row, _),) = await post.inbox()
-        assert (row["kind"], row["delivered_to"]) == ("normal", post.box.address)
+        assert (row["kind"], row["delivered_to"]) == ("automated", post.box.address)
         assert (await statuses(post, message))[0] == "delivered"
 
 

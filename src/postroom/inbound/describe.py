@@ -154,7 +154,7 @@ def _content(
     if not headers_only:
         if effort is not None and automation.reads_content(message, null_sender=null_sender):
             raise TooMuchToRead
-        found = read(full, message, effort=effort)
+        found = read(full, message, effort=effort, serve=False)  # HTML is made when somebody asks for it
         degraded |= not found.clean
         attachments = tuple(_attachments(full, message, quick=effort is not None))
     kind = automation.classify(full, message, null_sender=null_sender)
