@@ -21,6 +21,8 @@ MAX_DOCUMENT_BYTES: Final = 16 * 1024
 MAX_SIGNATURES: Final = 10
 MAX_TEXT: Final = 253
 """Characters of a text that is kept."""
+FEW_SIGNATURES: Final = 1
+"""With so many the document cannot be too large."""
 
 
 class Verdict(StrEnum):
@@ -144,6 +146,8 @@ def document(evidence: Evidence) -> dict[str, Any]:
         made["client"] = {"ip": _cut(client.ip), "helo": _cut(client.helo), "tls": client.tls}
     if evidence.ses is not None:
         made["ses"] = _texts(evidence.ses)
+    if evidence.ses is None and evidence.signature is None and len(made["dkim"]) <= FEW_SIGNATURES:
+        return made  # however long its texts are
     while made["dkim"] and _size(made) > MAX_DOCUMENT_BYTES:
         made["dkim"].pop()
     if _size(made) > MAX_DOCUMENT_BYTES:
