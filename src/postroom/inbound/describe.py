@@ -47,7 +47,7 @@ is in tags of HTML."""
 _PIECE: Final = 1024 * 1024
 _NULL_SENDER: Final = b"Return-Path: <>"
 """How our own trace lines begin of mail from nobody, that wants no answer."""
-_CONTAINERS: Final = (b"PK", b"\xd0\xcf\x11\xe0", b"\x1f\x8b", b"%PDF")
+_CONTAINERS: Final = (b"PK", b"\xd0\xcf\x11\xe0", b"\x1f\x8b")
 """Beginnings of files whose inspection may take longer than two milliseconds, however small they are."""
 _SPECIALS: Final = b'()<>@,;:\\"'
 _NESTING: Final = re.compile(rb"822|global|digest", re.IGNORECASE)
