@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+import orjson
+
 from postroom.accounts.names import NameClass
 from postroom.base.errors import PostroomError
 from postroom.directory.usernames import validate_username
@@ -54,6 +56,18 @@ def mime_parse(data: bytes) -> None:
         assert "\0" not in text
         text.encode()
     assert len(content.snippet) <= 240
+    # What the database refuses would be mail that nobody can ever deliver.
+    for found in (content.auth, content.automated):
+        assert b"\\u0000" not in orjson.dumps(found)
+    for value in (
+        content.language or "",
+        *(ref.value for ref in content.refs),
+        *(v.value for v in content.verifications),
+    ):
+        assert "\0" not in value
+        value.encode()
+    assert all(0 < len(ref.value) <= 64 for ref in content.refs)
+    assert len(orjson.dumps(content.automated)) <= 64 * 1024
     assert content.sender is None or content.sender.name.isprintable()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -133,8 +134,23 @@ async def test_our_own_mail_is_verified_by_our_own_keys() -> None:
     assert (
         await unpublished.judge(envelope_of(peer_ip=""), signed(LETTER.replace(b"ann@example.com", b"e@x.example")))
     ).verdict == "none"
-    # From outside it is the DNS that counts.
+    # From outside it is the DNS that counts, and by LMTP through a local socket, too.
+    assert (await judge.judge(envelope_of(peer_ip="", lmtp=True), signed())).verdict == "fail"
     assert (await judge.judge(envelope_of(peer_ip="192.0.2.1"), signed())).verdict == "fail"
+
+
+async def test_whoever_gives_up_does_not_wait_for_name_servers() -> None:
+    class Silent(KnownNames):
+        async def txt(self, name: str, *, within: float | None = None) -> Any:
+            await asyncio.Event().wait()
+
+    judge = Judge(Silent(Zone({})), ManualClock(NOW), JudgingRules(), hostname=HOST)
+    work = asyncio.create_task(judge.judge(envelope_of(), signed()))
+    await asyncio.sleep(0.01)
+    work.cancel()
+    async with asyncio.timeout(1):
+        with pytest.raises(asyncio.CancelledError):
+            await work
 
 
 async def test_without_any_check_nothing_is_asked_nor_told() -> None:

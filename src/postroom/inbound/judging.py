@@ -133,7 +133,7 @@ class Judge:
         )
         whole = MessageResolver(self._resolver, self._clock)
         spf_resolver = whole.part(SPF_QUESTIONS)
-        own = self._published if not envelope.peer_ip else None
+        own = self._published if self._is_from_here(envelope) else None
         resolver: TxtResolver = whole if own is None else _OwnFirst(own, whole)
         # Whatever has to be asked is asked now, all at a time.
         asked = asyncio.gather(*(_warm(resolver, name) for name in checks.queries if not whole.is_known(name)))
@@ -142,8 +142,10 @@ class Judge:
                 await _hash_body(checks, raw, len(head))
             trusted = checks.trusted(rules.trusted_id) if envelope.lmtp and rules.trusted_id else None
             found = await self._spf(envelope, spf_resolver) if self._has_peer(envelope) else spf_of(trusted)
-        finally:
             await asked
+        except BaseException:
+            asked.cancel()  # whoever gives up does not wait for name servers
+            raise
         findings = await checks.results(resolver, found)
         evidence = Evidence(
             dmarc=await _existing(findings.dmarc, whole),
@@ -173,13 +175,18 @@ class Judge:
     def _is_ours(self, envelope: Envelope[Any], evidence: Evidence) -> bool:
         """Whether it came from our own queue, signed by the author's domain with a key of ours: we know who wrote it,
         whatever policy that domain has published."""
-        own = self._published is not None and not envelope.peer_ip and not evidence.multiple_from
+        own = self._published is not None and self._is_from_here(envelope) and not evidence.multiple_from
         aligned = zip(evidence.dkim, evidence.dmarc.dkim_aligned, strict=False)
         return own and any(found.status is Status.PASS and is_aligned for found, is_aligned in aligned)
 
     def _has_peer(self, envelope: Envelope[Any]) -> bool:
         """Whether the sender's own host handed it over: not what a mail server before us did, nor our own queue."""
         return bool(envelope.peer_ip) and not envelope.lmtp
+
+    def _is_from_here(self, envelope: Envelope[Any]) -> bool:
+        """Whether our own queue handed it over. Who comes by LMTP through a socket of this machine has no address,
+        either, and is a mail server before us."""
+        return not envelope.peer_ip and not envelope.lmtp
 
     async def _spf(self, envelope: Envelope[Any], resolver: Resolver) -> SpfOutcome:
         if not self._rules.spf:

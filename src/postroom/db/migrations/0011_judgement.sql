@@ -37,8 +37,21 @@ CREATE TABLE verifications (
 );
 CREATE INDEX verifications_expiry ON verifications (expires_at);
 
-ALTER TYPE ingest_message ADD ATTRIBUTE language text, ADD ATTRIBUTE auth text, ADD ATTRIBUTE automated text;
-ALTER TYPE ingest_attachment ADD ATTRIBUTE sniffed_type text, ADD ATTRIBUTE risk text;
+-- Types of their own: a node of the release before goes on writing with those that it knows.
+CREATE TYPE ingest_judged_message AS (
+  tenant_id bigint, mailbox_id bigint, public_id text, thread_seq bigint, source text, direction text, status text,
+  rfc_message_id text, in_reply_to text, reference_ids text, raw_sha256 bytea, body_sha256 bytea, blob_key text,
+  raw_size bigint, raw_prefix_len int, from_address text, from_name text, delivered_to text, is_bcc bool,
+  is_primary_recipient bool, subject text, subject_fold text, snippet text, sent_at timestamptz,
+  received_at timestamptz, kind text, verdict text, facts text, parser_version int, envelope bytea,
+  body_structure bytea, part_tree bytea, text text, html text, extracted_text text, folder_id bigint, uid bigint,
+  modseq bigint, internal_date timestamptz, flags text, change_seq bigint,
+  language text, auth text, automated text
+);
+CREATE TYPE ingest_inspected_attachment AS (
+  n bigint, position int, public_id text, part_path text, filename text, content_type text, size bigint,
+  disposition text, content_id text, sniffed_type text, risk text
+);
 CREATE TYPE ingest_ref AS (n bigint, kind text, value text, source text);
 CREATE TYPE ingest_verification AS (n bigint, kind text, value text, sender_domain text, expires_at timestamptz);
 

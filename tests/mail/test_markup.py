@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.inbound.markup import sanitise
+from postroom.mail.html import sanitise
 
 ALLOWED_SCHEMES = ("http:", "https:", "mailto:", "tel:")
 
