@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from postroom.mail import verification
 from postroom.mail.content import ENCRYPTED, TooMuchToRead, read, safe_html
+from postroom.mail.domain import domain_name
 from postroom.mail.html import MAX_LINKS, Link
 from postroom.mail.invisible import strip_invisible, visible
 from postroom.mail.language import language
 from postroom.mail.links import is_ip_address, link_facts, url_host
 from postroom.mail.mime import parse
-from postroom.mail.suffix import domain_name, registrable_domain
+from postroom.mail.suffix import registrable_domain
 
 
 def html(markup: str, more: str = "") -> bytes:

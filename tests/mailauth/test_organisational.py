@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.mailauth.names import domain_name, domain_of
+from postroom.mail.domain import domain_name, domain_of
 from postroom.mailauth.organisational import (
     MAX_WALK,
     is_below,

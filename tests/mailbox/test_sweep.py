@@ -18,6 +18,7 @@ from postroom.mailbox import append_sql, sweep
 from postroom.mailbox.append import append
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.sweep import AGE, GAP, LEAST_AGE, PASS, SKEW, Swept
+from tests.logs import Log
 
 from .letters import make_boxes, raw_mail
 from .sweeping import Killed, MortalStore, Place, many, open_place
@@ -39,19 +40,6 @@ async def files(db: Database, tmp_path: Path) -> AsyncIterator[Place]:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LISTED", 7), ("ASKED", 3), ("MAX_KEYS", 5)):
         monkeypatch.setattr(sweep, name, value)
-
-
-class Log:
-    """Keeps what is logged, whatever the process does with its log."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str, dict[str, object]]] = []
-
-    def info(self, event: str, **fields: object) -> None:
-        self.told.append(("info", event, fields))
-
-    def warning(self, event: str, **fields: object) -> None:
-        self.told.append(("warning", event, fields))
 
 
 @pytest.fixture
@@ -241,7 +229,7 @@ async def test_an_old_copy_of_the_database_or_a_wrong_clock(place: Place, logs: 
     await place.ready()
     place.clock.set(place.clock.now() + gap)
     assert await removed_now(place) == 0
-    assert [event for _, event, _ in logs.told] == ["blob_sweep_held"]
+    assert logs.events == ["blob_sweep_held"]
     for _ in range(AGE // PASS):
         assert await removed_now(place) == 0
         place.clock.advance(PASS.total_seconds())

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from postroom.base.clock import Clock
 from postroom.db.errors import is_transient
 from postroom.mail.address import read_addresses
+from postroom.mail.domain import domain_of
 from postroom.mailauth import dmarc, spf
 from postroom.mailauth.authres import render
 from postroom.mailauth.authres_trust import without_claims
@@ -24,7 +25,6 @@ from postroom.mailauth.checks import Checks
 from postroom.mailauth.dkim_result import Status
 from postroom.mailauth.dmarc import UNCHECKED, DmarcResult, SpfOutcome, SpfStatus
 from postroom.mailauth.findings import authentication_results
-from postroom.mailauth.names import domain_of
 from postroom.mailauth.resolver import NoRecordError, Resolver, ResolverError, TemporaryResolverError, TxtResolver
 from postroom.mailauth.verdict import Client, Evidence, Verdict, document, judge, spf_of, summary
 from postroom.net import dns_types

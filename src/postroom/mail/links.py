@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from postroom.mail.domain import domain_name
 from postroom.mail.html import Link
-from postroom.mail.suffix import domain_name, registrable_domain
+from postroom.mail.suffix import registrable_domain
 
 MAX_DOMAINS: Final = 50
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import idna
 
+from postroom.mail.domain import MAX_DOMAIN, domain_name
 from postroom.mail.header import FIELD, decode_words
 from postroom.mailauth.authres import FIELD_NAME, MAX_FIELD_BYTES, AuthenticationResults, parse
 from postroom.mailauth.canonical import HeaderField, find_body
-from postroom.mailauth.names import MAX_DOMAIN, domain_name
 
 MAX_FIELDS: Final = 50
 """Fields that are looked at for one that is trusted."""

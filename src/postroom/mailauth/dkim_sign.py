@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from postroom.mail.domain import MAX_DOMAIN, to_ascii
 from postroom.mailauth.canonical import (
     BodyHasher,
     Canonicalisation,
@@ -19,7 +20,6 @@ from postroom.mailauth.canonical import (
 from postroom.mailauth.dkim_key import PrivateKey, record_name
 from postroom.mailauth.dkim_signature import FIELD_NAME, MAX_FIELD_BYTES
 from postroom.mailauth.folding import Lines
-from postroom.mailauth.names import MAX_DOMAIN, to_ascii
 
 SIGNED_ALWAYS: Final = (
     "From",

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from postroom.mail.domain import MAX_DOMAIN, to_ascii
 from postroom.mailauth.canonical import Canonicalisation, HeaderField
 from postroom.mailauth.dkim_key import Algorithm, record_name
 from postroom.mailauth.dkim_result import DkimError, Reason, SignatureResult
-from postroom.mailauth.names import MAX_DOMAIN, to_ascii
 from postroom.mailauth.tags import Tag, TagListError, decode_base64, parse_tags
 
 FIELD_NAME: Final = "dkim-signature"

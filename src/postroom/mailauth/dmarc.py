@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from postroom.mail.domain import domain_name
 from postroom.mailauth.dkim_result import SignatureResult, Status
 from postroom.mailauth.dmarc_policy import (
     Discovery,
@@ -18,7 +19,6 @@ from postroom.mailauth.dmarc_policy import (
     queries_for,
 )
 from postroom.mailauth.dmarc_record import Mode, Policy, Record
-from postroom.mailauth.names import domain_name
 from postroom.mailauth.organisational import is_below
 from postroom.mailauth.resolver import TxtResolver
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from postroom.mail.domain import MAX_DOMAIN
 from postroom.mailauth.dmarc_record import Policy, Record, SuffixFlag, choose_record
-from postroom.mailauth.names import MAX_DOMAIN
 from postroom.mailauth.organisational import is_below, organisational_domain, walk_names
 from postroom.mailauth.resolver import NameNotFoundError, ResolverError, TxtResolver
 

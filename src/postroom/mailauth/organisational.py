@@ -7,8 +7,8 @@ of a host of web pages, everybody is a stranger to everybody else, too.
 import functools
 from typing import Final
 
+from postroom.mail.domain import MAX_DOMAIN, domain_name
 from postroom.mail.suffix import public_suffixes
-from postroom.mailauth.names import MAX_DOMAIN, domain_name
 
 MAX_WALK: Final = 8
 """Names that a tree walk asks for at the most (RFC 9989 §4.10)."""

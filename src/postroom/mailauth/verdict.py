@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from postroom.mail.domain import domain_of
 from postroom.mailauth.arc_chain import NO_CHAIN, ArcResult
 from postroom.mailauth.authres import AuthenticationResults, MethodResult
 from postroom.mailauth.dkim_result import SignatureResult, Status
 from postroom.mailauth.dmarc import UNCHECKED, DmarcResult, DmarcStatus, SpfOutcome, SpfStatus
 from postroom.mailauth.dmarc_record import Policy
-from postroom.mailauth.names import domain_of
 
 MAX_DOCUMENT_BYTES: Final = 16 * 1024
 """Of the evidence as JSON in ASCII, its longest form."""

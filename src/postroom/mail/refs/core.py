@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import re2  # type: ignore[import-untyped]  # it has no types
 
+from postroom.mail.domain import domain_name
 from postroom.mail.links import is_ip_address, url_host
-from postroom.mail.suffix import domain_name, registrable_domain
+from postroom.mail.suffix import registrable_domain
 
 _MAX_MATCHES: Final = 1000
 """Of each pattern; far more than are kept."""

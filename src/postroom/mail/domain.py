@@ -1,4 +1,4 @@
-"""Domain names as mail authentication compares them: lower case, A-labels, without a final dot (RFC 5890 §2.3.2.1)."""
+"""Domain names as they are compared: lower case, A-labels, without a final dot (RFC 5890 §2.3.2.1)."""
 
 import re
 from typing import Final
