@@ -156,6 +156,16 @@ async def test_the_policy_for_names_that_do_not_exist() -> None:
     assert (await verdict(policy | exists, raw)).verdict == "unaligned"
 
 
+@pytest.mark.covers("edge:B9")
+async def test_a_signature_of_another_kind_is_kept_beside_the_verdict() -> None:
+    judgement = await verdict(SPF, LETTER)
+    raw = LETTER.replace(b"Subject:", b"Content-Type: application/pkcs7-mime; smime-type=signed-data\r\nSubject:")
+    told = judged(describe(b"", raw, NOW), judgement).auth
+    assert told is not None
+    assert told["signature"] == {"type": "smime", "status": "present_unverified"}
+    assert told["spf"]["result"] == "pass"
+
+
 @pytest.mark.covers("FR-IN-11", "edge:E4")
 def test_codes_are_kept_of_authenticated_mail_only() -> None:
     code = Verification("code", "481207", "example.com")
