@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -239,3 +240,16 @@ def test_what_is_new_is_told_from_what_is_quoted() -> None:
     content = describe(TRACE, head + b"Yes.\r\n\r\nOn Monday Bob wrote:\r\n> Well?\r\n", NOW)
     assert (content.extracted_text, content.snippet) == ("Yes.", "Yes.")
     assert "> Well?" in content.text
+
+
+@pytest.mark.covers("FR-SRCH-4")
+def test_references_and_language_are_of_what_is_new() -> None:
+    new = "Bitte überweisen Sie den Betrag bis zum Ende des Monats auf unser Konto, vielen Dank."
+    text = f"Rechnung 88213. {new}\r\n\r\nOn 1 Feb 2026, Bob wrote:\r\n> Invoice 99999\r\n"
+    raw = f"From: a@example.com\r\nSubject: Order 4711-A\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{text}"
+    content = describe(TRACE, raw.encode(), NOW)
+    assert [tuple(astuple(ref)) for ref in content.refs] == [
+        ("order", "4711-A", "subject"),
+        ("invoice", "88213", "body"),
+    ]
+    assert content.language == "de"

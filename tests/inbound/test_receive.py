@@ -104,7 +104,9 @@ async def test_loops(clock: ManualClock, fields: bytes, code: int) -> None:
 async def test_results_that_somebody_else_wrote_in_our_name_are_not_stored(clock: ManualClock) -> None:
     ingest = FakeIngest()
     claim, raw = b"Authentication-Results: mx.agents.example; dmarc=pass\r\n", raw_mail()
-    judge = Judge(KnownNames(Zone({})), clock, JudgingRules(spf=False, dkim=False, dmarc=False), hostname="mx.agents.example")
+    judge = Judge(
+        KnownNames(Zone({})), clock, JudgingRules(spf=False, dkim=False, dmarc=False), hostname="mx.agents.example"
+    )
     made = receiver(clock, ingest, judge=judge)
     assert (await made.receive(envelope(To("box@agents.example")), claim + raw)).code == 250
     assert (await made.receive_each(envelope(To("box@agents.example")), claim + raw))[0].code == 250

@@ -141,7 +141,8 @@ class Receiver:
         """Store the message for all its recipients or for none; the reply is given after the commit.
 
         `loopback` is the test tenant (its key) that composed the message here: for mailboxes of that tenant it needs
-        no authentication (inbound §30, edge L3). `judgement`, where there is one already, is of these octets as they came.
+        no authentication (inbound §30, edge L3). `judgement`, where there is one already, is of the same
+        octets, before `purge`.
         """
         if loops(raw):
             log.info("message_refused", connection_id=envelope.connection_id, reason="loop")
