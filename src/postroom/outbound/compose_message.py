@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Final
 
 from postroom.inbound.describe import describe
-from postroom.inbound.markup import safe_html
 from postroom.mail import body, mime
 from postroom.mail.address import Address, parse_addresses
 from postroom.mail.compose import (
@@ -30,7 +29,7 @@ from postroom.mail.compose import (
     reply_subject,
 )
 from postroom.mail.compose.fields import is_writable_id
-from postroom.mail.content import EXTRACTED_LIMIT
+from postroom.mail.content import EXTRACTED_LIMIT, safe_html
 from postroom.mail.subject import clean_subject
 from postroom.mail.transfer import decoded
 from postroom.mailbox.models import Content, Mailpoint, RecipientKind

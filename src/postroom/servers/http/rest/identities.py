@@ -18,7 +18,7 @@ from postroom.base.errors import PostroomError
 from postroom.directory import AddressStatus, Identity, IdentityChanges, IdentityStatus, NewIdentity
 from postroom.events.catalogue import timestamp
 from postroom.events.identities import identity_object
-from postroom.inbound import markup
+from postroom.mail.html import sanitise
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
@@ -435,7 +435,7 @@ async def _changes(body: IdentityUpdateRequest) -> IdentityChanges:
 
 
 async def _sanitised(html: str | None) -> str | None:
-    return None if html is None else await asyncio.to_thread(markup.sanitise, html)
+    return None if html is None else await asyncio.to_thread(sanitise, html)
 
 
 def _newest_first(identity: Identity) -> tuple[datetime, str]:

@@ -15,9 +15,9 @@ from postroom.blobs import BlobMissing, BlobStore, Span, StorageError
 from postroom.db import Database
 from postroom.events.catalogue import cut_utf8
 from postroom.inbound.describe import QUICK_BYTES
-from postroom.inbound.markup import safe_html
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.mail import mime
+from postroom.mail.content import safe_html
 from postroom.mail.header import Headers
 from postroom.mailbox.models import Direction, MailboxRef
 from postroom.mailbox.queries import Include, MessageView
