@@ -31,7 +31,9 @@ from postroom.mail.params import parse_content_type, parse_disposition, text_of
 from postroom.mail.tree import pack_tree, unpack_tree
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError
+from tests.fuzz.kinds import attachment_sniff, dsn_parse, tnef_parse
 from tests.fuzz.reading import quote_strip, refs_extract, sanitize
+from tests.mailauth.fuzz_targets import spf_record
 
 T = TypeVar("T")
 
@@ -156,6 +158,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
         for function in (
             *(mime_parse, header_parse, address_parse, dkim_verify, compose_roundtrip, imap_command),
             *(sanitize, quote_strip, refs_extract),
+            *(dsn_parse, attachment_sniff, tnef_parse, spf_record),
         )
     }
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import b64encode
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from postroom.inbound.describe import MAX_ATTACHMENTS, MAX_RECIPIENTS, describe
 from postroom.mail.content import safe_html
 from postroom.mailbox.models import Content, RecipientKind
+from tests.mail.containers import Packed, tnef
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TRACE = b"Return-Path: <>\r\nReceived: from x; Tue, 01 Jan 2030 00:00:00 +0000\r\n"
@@ -239,3 +242,28 @@ def test_what_is_new_is_told_from_what_is_quoted() -> None:
     content = describe(TRACE, head + b"Yes.\r\n\r\nOn Monday Bob wrote:\r\n> Well?\r\n", NOW)
     assert (content.extracted_text, content.snippet) == ("Yes.", "Yes.")
     assert "> Well?" in content.text
+
+
+@pytest.mark.covers("FR-SRCH-4")
+def test_references_and_language_are_of_what_is_new() -> None:
+    new = "Bitte überweisen Sie den Betrag bis zum Ende des Monats auf unser Konto, vielen Dank."
+    text = f"Rechnung 88213. {new}\r\n\r\nOn 1 Feb 2026, Bob wrote:\r\n> Invoice 99999\r\n"
+    raw = f"From: a@example.com\r\nSubject: Order 4711-A\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{text}"
+    content = describe(TRACE, raw.encode(), NOW)
+    assert [tuple(astuple(ref)) for ref in content.refs] == [
+        ("order", "4711-A", "subject"),
+        ("invoice", "88213", "body"),
+    ]
+    assert content.language == "de"
+
+
+@pytest.mark.covers("edge:B6", "edge:B10")
+def test_what_is_packed_in_winmail_dat_is_looked_at() -> None:
+    def described(*items: Packed) -> Content:
+        stream = b64encode(tnef(items))
+        return describe(TRACE, b"Content-Type: application/ms-tnef; name=winmail.dat\r\n"
+                        b"Content-Transfer-Encoding: base64\r\n\r\n" + stream, NOW)  # fmt: skip
+
+    harmless, program = Packed("a.txt", b"Hello"), Packed("run.exe", b"MZ" + bytes(200))
+    assert described(harmless).attachments[0].risk is None
+    assert described(harmless, program).attachments[0].risk == "executable"

@@ -172,6 +172,30 @@ async def test_the_policy_for_names_that_do_not_exist() -> None:
     assert (await verdict(policy | exists, raw)).verdict == "unaligned"
 
 
+@pytest.mark.covers("RFC 7208 §4.6.4")
+async def test_look_ups_of_spf_are_limited_as_it_is_set() -> None:
+    names: dict[str, Written] = {
+        "example.com": {"TXT": ["v=spf1 include:a.example.net include:b.example.net -all"]},
+        "a.example.net": {"TXT": ["v=spf1 -all"]},
+        "b.example.net": {"TXT": ["v=spf1 ip4:192.0.2.0/24 -all"]},
+    }
+    for limit, result in ((2, "pass"), (1, "permerror")):
+        judge, _ = judge_of(names, rules=JudgingRules(spf_max_lookups=limit))
+        found = await judge.judge(envelope_of(), LETTER)
+        assert found.auth is not None
+        assert found.auth["spf"]["result"] == result
+
+
+@pytest.mark.covers("edge:B9")
+async def test_a_signature_of_another_kind_is_kept_beside_the_verdict() -> None:
+    judgement = await verdict(SPF, LETTER)
+    raw = LETTER.replace(b"Subject:", b"Content-Type: application/pkcs7-mime; smime-type=signed-data\r\nSubject:")
+    told = judged(describe(b"", raw, NOW), judgement).auth
+    assert told is not None
+    assert told["signature"] == {"type": "smime", "status": "present_unverified"}
+    assert told["spf"]["result"] == "pass"
+
+
 @pytest.mark.covers("FR-IN-11", "edge:E4")
 def test_codes_are_kept_of_authenticated_mail_only() -> None:
     code = Verification("code", "481207", "example.com")

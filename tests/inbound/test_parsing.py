@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from postroom.inbound import parsing
 from postroom.inbound.describe import MAX_ATTACHMENTS, QUICK_BYTES, describe, describe_quickly, looks_quick
 from postroom.inbound.parsing import LARGE_BYTES, Parser, ParserBusy, ParsingFailed
 from postroom.mailbox.models import Content
+from tests.mail.containers import zipped
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TRACE = b"Return-Path: <a@example.com>\r\n"
@@ -49,6 +51,11 @@ HOSTILE = {
     "flowed lines": HEAD + b"Content-Type: text/plain; format=flowed\r\n\r\n" + b"> a \r\n" * 4000,
     "hidden tags": HTML + b"Content-Transfer-Encoding: quoted-printable\r\n\r\n" + b"=3Cbr=3E" * 500,
     "parts": HEAD + b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\n\r\n" * 200,
+    "archive": HEAD
+    + b"Content-Type: application/zip\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    + b64encode(zipped({"a.txt": b"a"})),
+    "report": HEAD + b"Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\n\r\nHi\r\n",
+    "invitation": HEAD + b"Content-Type: text/calendar\r\n\r\nBEGIN:VCALENDAR\r\n",
     "size": HEAD + b"\r\n" + b"a" * QUICK_BYTES,
 }
 ORDINARY = {

@@ -15,18 +15,25 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
 from postroom.db import Database
+from postroom.inbound.judging import Judge, Judging, JudgingRules
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.thread_tokens import TokenReader
+from postroom.mailauth.zone import Zone
 from postroom.mailbox.ingest import Failure, Ingest
 from postroom.mailbox.models import Refusal, Refused
+from postroom.net.known_names import KnownNames
 from tests.mailbox.letters import Box, check_mailbox, make_boxes, raw_mail
 
 from .fakes import FakeIngest, To, envelope, reader
 
 
 def receiver(
-    clock: ManualClock, ingest: Any, local: Mapping[str, To] | None = None, tokens: TokenReader | None = None
+    clock: ManualClock,
+    ingest: Any,
+    local: Mapping[str, To] | None = None,
+    tokens: TokenReader | None = None,
+    judge: Judging | None = None,
 ) -> Receiver:
     known = dict(local or {})
 
@@ -42,6 +49,7 @@ def receiver(
         version="1",
         local_mailbox=local_mailbox,
         tokens=tokens or reader(clock),
+        judge=judge,
     )
 
 
@@ -90,6 +98,19 @@ async def test_loops(clock: ManualClock, fields: bytes, code: int) -> None:
     assert (reply.code, len(ingest.taken)) == (code, int(code == 250))
     if code == 554:
         assert reply.enhanced == "5.4.6"
+
+
+@pytest.mark.covers("edge:D9", "RFC 8601 §5")
+async def test_results_that_somebody_else_wrote_in_our_name_are_not_stored(clock: ManualClock) -> None:
+    ingest = FakeIngest()
+    claim, raw = b"Authentication-Results: mx.agents.example; dmarc=pass\r\n", raw_mail()
+    judge = Judge(
+        KnownNames(Zone({})), clock, JudgingRules(spf=False, dkim=False, dmarc=False), hostname="mx.agents.example"
+    )
+    made = receiver(clock, ingest, judge=judge)
+    assert (await made.receive(envelope(To("box@agents.example")), claim + raw)).code == 250
+    assert (await made.receive_each(envelope(To("box@agents.example")), claim + raw))[0].code == 250
+    assert [delivery.pieces[1] for delivery in ingest.taken] == [raw, raw]
 
 
 @pytest.mark.covers("mail-server:A8", "decisions:B5")

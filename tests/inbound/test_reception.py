@@ -18,6 +18,7 @@ from tests.mailbox.letters import raw_mail
 from .fakes import To, envelope
 
 BUSY = Reply(451, "4.3.0", "Later")
+CLAIM = b"Authentication-Results: mx.agents.example; dmarc=pass\r\n"
 GONE = Reply(550, "5.1.1", "No such user here")
 
 
@@ -37,6 +38,7 @@ class FakeDoor:
         self.name, self.reply, self.refusal = name, reply, refusal
         self.taken: list[tuple[str, ...]] = []
         self.asked: list[str] = []
+        self.given: list[bytes] = []
 
     async def resolve(self, address: str, mail_from: str) -> Passage | Refusal | None:
         self.asked.append(mail_from)
@@ -45,6 +47,7 @@ class FakeDoor:
         return UNKNOWN if mail_from == "nobody@example.com" else Passage(self, address, None)
 
     async def prepare(self, envelope: Envelope[Passage], raw: bytes, judgement: Judgement) -> Taking | Reply:
+        self.given.append(raw)
         if self.refusal is not None and b"Hello" in raw:
             return self.refusal
 
@@ -62,6 +65,9 @@ class FakeReceiver:
 
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         return NOT_JUDGED
+
+    def purge(self, raw: bytes) -> bytes:
+        return raw.removeprefix(CLAIM)
 
     async def receive(
         self,
@@ -136,6 +142,16 @@ async def test_a_door_that_is_busy_makes_everybody_try_again_and_a_receiver_that
 
 
 @pytest.mark.covers("mail-server:A1", "RFC 2033 §4.2")
+@pytest.mark.covers("edge:D9", "RFC 8601 §5")
+async def test_nobody_elsewhere_is_given_results_that_a_stranger_wrote_in_our_name() -> None:
+    door = FakeDoor("fwd")
+    here = reception(FakeReceiver(), door)
+    letter = raw_mail()
+    await here.receive(await addressed(here, "fwd@agents.example", "box@agents.example"), CLAIM + letter)
+    await here.receive_each(await addressed(here, "fwd@agents.example"), CLAIM + letter)
+    assert door.given == [letter, letter]
+
+
 async def test_over_lmtp_every_recipient_has_an_answer_of_its_own() -> None:
     receiver, good, busy = FakeReceiver(), FakeDoor("good"), FakeDoor("busy", BUSY)
     here = reception(receiver, good, busy)

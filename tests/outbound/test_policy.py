@@ -378,8 +378,11 @@ def test_how_marketing_is_left() -> None:
     [
         ("", (0, False)),
         ("X-Postroom-Hop: 3\r\nX-Postroom-Hop: 7\r\n", (7, False)),
-        ("X-Postroom-Hop: many\r\n", (11, False)),
+        ("X-Postroom-Hop: many\r\n", (11, True)),
         ("Auto-Submitted: no; really\r\n", (0, False)),
+        ("Auto-Submitted: no (a person)\r\n", (0, False)),
+        ("X-Autoreply: yes\r\n", (0, True)),
+        ("Subject: Out of Office: back on Monday\r\n", (0, True)),
         ("Auto-Submitted: AUTO-GENERATED\r\n", (0, True)),
         ("Precedence: List\r\n", (0, True)),
         ("Precedence: first-class\r\n", (0, False)),

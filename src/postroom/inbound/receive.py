@@ -125,6 +125,10 @@ class Receiver:
         """What is known of who sent it."""
         return NOT_JUDGED if self._judge is None else await self._judge.judge(envelope, raw)
 
+    def purge(self, raw: bytes) -> bytes:
+        """The message without results that somebody else wrote in our name; after `judge`, which looks at all of it."""
+        return raw if self._judge is None else self._judge.purge(raw)
+
     async def receive(
         self,
         envelope: Envelope[T],
@@ -137,7 +141,8 @@ class Receiver:
         """Store the message for all its recipients or for none; the reply is given after the commit.
 
         `loopback` is the test tenant (its key) that composed the message here: for mailboxes of that tenant it needs
-        no authentication (inbound §30, edge L3). `judgement`, where there is one already, is of the same octets.
+        no authentication (inbound §30, edge L3). `judgement`, where there is one already, is of the same
+        octets, before `purge`.
         """
         if loops(raw):
             log.info("message_refused", connection_id=envelope.connection_id, reason="loop")
@@ -146,8 +151,7 @@ class Receiver:
         if judgement is None:
             alone = all(target.tenant_id == loopback for target in named)
             judgement = LOOPED_BACK if alone else await self.judge(envelope, raw)
-        if self._judge is not None:
-            raw = self._judge.purge(raw)
+        raw = self.purge(raw)
         received_at = self._clock.now()
         prefix = trace_header(
             return_path=envelope.mail_from,

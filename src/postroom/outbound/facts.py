@@ -13,8 +13,8 @@ from postroom.blobs import BlobMissing, BlobStore
 from postroom.db.pool import Database
 from postroom.directory.models import AddressStatus, Identity
 from postroom.mail import mime
+from postroom.mail.automation import classify
 from postroom.mail.compose.reply import without_detail
-from postroom.mail.srs import hops
 from postroom.mailbox.models import Direction, MailboxRef, Mailpoint
 from postroom.mailbox.queries import Include, MessageFilter, MessageQueries, MessageView
 from postroom.mailbox.rules import without_token
@@ -213,22 +213,14 @@ class FactReader:
 
 
 def nature(raw: bytes) -> tuple[int, bool]:
-    """The hop in the beginning of a message, and whether it is automatic (RFC 3834 §2, RFC 2919, RFC 2369, RFC 6522).
+    """The hop in the beginning of a message, and whether it is automatic, as far as its header tells.
 
     Our own trace lines stand before the header, and are header fields themselves: a null return path is one.
     """
     message = mime.parse(raw, max_depth=1, max_parts=1)
-    headers = message.headers
-    submitted = (headers.get("Auto-Submitted") or "no").partition(";")[0].strip().lower()
-    precedence = (headers.get("Precedence") or "").strip().lower()
-    automated = (
-        submitted != "no"
-        or precedence in ("bulk", "list", "junk", "auto_reply")
-        or any(name in headers for name in ("List-Id", "List-Unsubscribe"))
-        or (headers.get("Return-Path") or "").strip() == "<>"
-        or (message.root.type, message.root.subtype) == ("multipart", "report")
-    )
-    return hops(headers.get_all("X-Postroom-Hop"), 0).hop, automated
+    null_sender = (message.headers.get("Return-Path") or "").strip() == "<>"
+    found = classify(raw, message, null_sender=null_sender)
+    return found.hop or 0, found.automated
 
 
 def has_own_id(view: MessageView) -> bool:
