@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from unittest.mock import MagicMock
 
 from pydantic import BaseModel
 
-from postroom import __version__
+from postroom import __version__, mail, mailauth
 from postroom.base.errors import ERRORS
 from postroom.base.settings import environment_names
 from postroom.base.settings_tree import SECTIONS, TOP_LEVEL, Environment, Settings
@@ -100,7 +102,55 @@ def rest_page() -> Iterator[str]:
         yield f"| {rule.method} | `{rule.path}` | `{rule.operation}` | {permissions or 'none'} |"
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "rest.md": rest_page}
+def mail_page() -> Iterator[str]:
+    """Every public function and class of the two libraries of mail, by module, with what it says of itself."""
+    yield "# The libraries of mail\n"
+    yield NOTE
+    yield (
+        "`postroom.mail` reads and writes messages, `postroom.mailauth` judges who sent them. Neither knows of a database, "
+        "a setting or a clock; only `mailauth` asks somebody, the resolver that it is given. What they do where real mail "
+        "breaks the RFCs is on [a page of its own](../guide/odd-mail.md).\n"
+    )
+    for package in (mail, mailauth):
+        for info in sorted(pkgutil.walk_packages(package.__path__, f"{package.__name__}."), key=lambda one: one.name):
+            module = importlib.import_module(info.name)
+            members = [
+                member
+                for name, member in vars(module).items()
+                if not name.startswith("_") and getattr(member, "__module__", None) == info.name
+                if inspect.isclass(member) or inspect.isfunction(inspect.unwrap(member))
+            ]
+            if members:
+                yield f"## `{info.name}`\n"
+                yield f"{inspect.getdoc(module) or ''}\n"
+                yield from map(_member, members)
+                yield ""
+
+
+def _member(member: Any) -> str:
+    """A function with its arguments, or a class, and the first paragraph of its docstring."""
+    kind = "class" if inspect.isclass(member) else "function"
+    arguments = "" if inspect.isclass(member) else _arguments(inspect.unwrap(member))
+    said = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
+    if inspect.isclass(member) and said.startswith(f"{member.__name__}("):
+        said = ""  # made by dataclass
+    return f"- {kind} **`{member.__name__}{arguments}`**{': ' if said else ''}{said}"
+
+
+def _arguments(function: Any) -> str:
+    """As they are written in the code: types by name, defaults that are long left out."""
+    signature = inspect.signature(function)
+    shown = []
+    starred = False
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            shown.append("*")
+            starred = True
+        shown.append(name if parameter.default is parameter.empty else f"{name}=…")
+    return f"({', '.join(shown)})"
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "rest.md": rest_page, "mail.md": mail_page}
 
 
 def main() -> int:

@@ -131,7 +131,6 @@ def message(**changes: Any) -> MessageView:
         "prefix_len": 0,
         "language": None,
         "auth": None,
-        "automated": None,
         "refs": (),
     }
     return MessageView(**{**values, **changes})

@@ -99,7 +99,6 @@ class MessageView:
     prefix_len: int
     language: str | None
     auth: Mapping[str, Any] | None
-    automated: Mapping[str, Any] | None
     refs: tuple[RefInfo, ...]
 
 
@@ -348,7 +347,6 @@ def _message(
         reference_ids=tuple(values.pop("reference_ids")),
         prefix_len=values.pop("raw_prefix_len"),
         auth=_json(values.pop("auth")),
-        automated=_json(values.pop("automated")),
         refs=tuple(RefInfo(ref["kind"], ref["value"], ref["source"]) for ref in refs),
         **values,
     )

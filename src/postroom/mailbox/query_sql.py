@@ -70,7 +70,7 @@ _MESSAGES: Final = """
 SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS identity_id, m.direction, m.status,
        m.from_address, m.from_name, m.delivered_to, m.is_bcc, m.is_primary_recipient, m.subject, m.snippet, m.sent_at,
        m.received_at, m.kind, m.verdict, m.facts, m.rfc_message_id, m.in_reply_to, m.reference_ids, m.blob_key,
-       m.raw_size, m.raw_prefix_len, m.flags, m.language, m.auth::text AS auth, m.automated::text AS automated,
+       m.raw_size, m.raw_prefix_len, m.flags, m.language, m.auth::text AS auth,
        CASE WHEN ?::bool THEN coalesce(x.extracted_text, x.text) END AS extracted_text,
        CASE WHEN ?::bool THEN x.text END AS text,
        CASE WHEN ?::bool THEN x.html END AS html

@@ -439,7 +439,6 @@ def _shown(outgoing: Outgoing, accepted: Accepted) -> tuple[MessageView, Outboun
         prefix_len=content.prefix_len,
         language=content.language,
         auth=None,
-        automated=None,
         refs=content.refs,
     )
     deliveries = tuple(_queued(one, accepted) for one in outgoing.recipients)
