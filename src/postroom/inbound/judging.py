@@ -8,7 +8,7 @@ that does not answer makes the result temporary: never a pass, and never a refus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
@@ -21,6 +21,7 @@ from postroom.mailauth.authres import render
 from postroom.mailauth.authres_trust import without_claims
 from postroom.mailauth.canonical import HeaderField, MalformedHeaderError, find_body, parse_fields
 from postroom.mailauth.checks import Checks
+from postroom.mailauth.dkim_key import record_name
 from postroom.mailauth.dkim_result import Status
 from postroom.mailauth.dmarc import UNCHECKED, DmarcResult, SpfOutcome, SpfStatus
 from postroom.mailauth.findings import authentication_results
@@ -65,6 +66,8 @@ class Judgement:
     verdict: str
     auth: Mapping[str, Any] | None
     field: bytes = b""
+    author: str | None = None
+    """The domain that the verdict is about, in A-labels; None where it is not about one."""
 
     @property
     def is_to_be_rejected(self) -> bool:
@@ -133,8 +136,8 @@ class Judge:
         )
         whole = MessageResolver(self._resolver, self._clock)
         spf_resolver = whole.part(SPF_QUESTIONS)
-        own = self._published if not envelope.peer_ip else None
-        resolver: TxtResolver = whole if own is None else _OwnFirst(own, whole)
+        own = None if self._published is None or not _is_from_queue(envelope) else _OwnFirst(self._published, whole)
+        resolver: TxtResolver = own or whole
         # Whatever has to be asked is asked now, all at a time.
         asked = asyncio.gather(*(_warm(resolver, name) for name in checks.queries if not whole.is_known(name)))
         try:
@@ -156,9 +159,9 @@ class Judge:
             if self._has_peer(envelope)
             else None,
         )
-        return self._told(envelope, evidence)
+        return self._told(envelope, evidence, frozenset() if own is None else own.names)
 
-    def _told(self, envelope: Envelope[Any], evidence: Evidence) -> Judgement:
+    def _told(self, envelope: Envelope[Any], evidence: Evidence, own: Collection[str]) -> Judgement:
         field = b""
         if self._rules.tell:
             results = authentication_results(
@@ -166,16 +169,10 @@ class Judge:
             )
             field = render(results, utf8=envelope.smtputf8)
         verdict = judge(evidence).value if self._rules.dmarc else UNJUDGED
-        if self._is_ours(envelope, evidence):
+        if _is_ours(evidence, own):
             verdict = Verdict.PASS.value
-        return Judgement(verdict, {**document(evidence), "summary": summary(evidence)}, field)
-
-    def _is_ours(self, envelope: Envelope[Any], evidence: Evidence) -> bool:
-        """Whether it came from our own queue, signed by the author's domain with a key of ours: we know who wrote it,
-        whatever policy that domain has published."""
-        own = self._published is not None and not envelope.peer_ip and not evidence.multiple_from
-        aligned = zip(evidence.dkim, evidence.dmarc.dkim_aligned, strict=False)
-        return own and any(found.status is Status.PASS and is_aligned for found, is_aligned in aligned)
+        found = {**document(evidence), "summary": summary(evidence)}
+        return Judgement(verdict, found, field, evidence.dmarc.author_domain)
 
     def _has_peer(self, envelope: Envelope[Any]) -> bool:
         """Whether the sender's own host handed it over: not what a mail server before us did, nor our own queue."""
@@ -193,12 +190,29 @@ class Judge:
         return SpfOutcome(SpfStatus(found.status.value), found.domain or None, "smtp")
 
 
+def _is_from_queue(envelope: Envelope[Any]) -> bool:
+    """Whether it came from our own queue: who hands over by LMTP on a local socket has no address either."""
+    return not envelope.peer_ip and not envelope.lmtp
+
+
+def _is_ours(evidence: Evidence, own: Collection[str]) -> bool:
+    """Whether the author's domain signed it with a key of ours, which stand at `own`: we know who wrote it, whatever
+    policy that domain has published. The queue has mail of others, too, that is passed on."""
+    aligned = zip(evidence.dkim, evidence.dmarc.dkim_aligned, strict=False)
+    return not evidence.multiple_from and any(
+        is_aligned and found.status is Status.PASS and record_name(found.selector, found.domain) in own
+        for found, is_aligned in aligned
+    )
+
+
 class _OwnFirst:
     """A `TxtResolver` that asks the DNS only for what is not ours."""
 
     def __init__(self, published: Published, otherwise: TxtResolver) -> None:
         self._published = published
         self._otherwise = otherwise
+        self.names: set[str] = set()
+        """Where keys of ours were found."""
 
     async def txt(self, name: str) -> Sequence[bytes]:
         try:
@@ -207,7 +221,10 @@ class _OwnFirst:
             if not is_transient(error):
                 raise
             raise TemporaryResolverError("our own keys cannot be read") from error
-        return await self._otherwise.txt(name) if record is None else (record,)
+        if record is None:
+            return await self._otherwise.txt(name)
+        self.names.add(name)
+        return (record,)
 
 
 async def _warm(resolver: TxtResolver, name: str) -> None:

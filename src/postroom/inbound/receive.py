@@ -18,6 +18,8 @@ from postroom.mail.compose.reply import without_detail
 from postroom.mail.header import FIELD, unfold
 from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mail.srs import Hops, LoopError, check_arrival, hops
+from postroom.mailauth.names import domain_of
+from postroom.mailauth.verdict import Verdict
 from postroom.mailbox.ingest import Failure, Ingest, IngestError
 from postroom.mailbox.models import (
     Content,
@@ -315,10 +317,18 @@ class Receiver:
 
 
 def judged(content: Content, judgement: Judgement) -> Content:
-    """The content with its verdict. What confirms a sign-up does so only for whom it is known to come from (E4)."""
-    kept = content.verifications if judgement.verdict == "pass" else ()
+    """The content with its verdict. What confirms a sign-up does so only for whom it is known to come from (E4).
+
+    Nobody else than whom it is about may be shown as believed, however an odd header or a limit made us read on of
+    them otherwise than the judge.
+    """
+    verdict, author = judgement.verdict, judgement.author
+    if verdict == "pass" and author is not None:
+        shown = None if content.sender is None else domain_of(content.sender.address)
+        verdict = verdict if shown == author else Verdict.UNALIGNED.value
+    kept = content.verifications if verdict == "pass" else ()
     auth = judgement.auth if content.auth is None else {**(judgement.auth or {}), **content.auth}
-    return replace(content, verdict=judgement.verdict, auth=auth, verifications=kept)
+    return replace(content, verdict=verdict, auth=auth, verifications=kept)
 
 
 def loops(raw: bytes) -> bool:
