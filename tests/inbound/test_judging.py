@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -91,10 +92,13 @@ async def test_what_comes_of_it(
 async def test_results_that_somebody_else_wrote_in_our_name_go() -> None:
     judge, _ = judge_of({})
     forged = b"Authentication-Results: MX.Agents.Example; dmarc=pass\r\n" + LETTER
-    assert judge.purge(forged) == LETTER
+    assert await judge.purge(forged) == LETTER
     foreign = b"Authentication-Results: mx.example.net; dmarc=pass\r\n" + LETTER
-    assert judge.purge(foreign) == foreign
-    assert judge.purge(LETTER) is LETTER
+    assert await judge.purge(foreign) == foreign
+    assert await judge.purge(LETTER) is LETTER
+    assert await judge.purge(b"Authentication-Results: a; none\r\n" * 2000 + forged) == (
+        b"Authentication-Results: a; none\r\n" * 50 + LETTER
+    )
 
 
 @pytest.mark.covers("edge:D9")
@@ -117,6 +121,8 @@ async def test_a_server_before_us_is_believed_by_lmtp_alone_and_only_the_topmost
 async def test_several_authors_never_pass() -> None:
     two = LETTER.replace(b"From: Ann <ann@example.com>", b"From: ann@example.com, eve@example.com")
     assert (await verdict(SPF | REJECT, two, peer_ip="192.0.2.1")).verdict == "unaligned"
+    hidden = LETTER.replace(b"Ann <ann@example.com>", b"ann@example.com, " + b"g:;, " * 500 + b"eve@example.net")
+    assert (await verdict(SPF | REJECT, hidden, peer_ip="192.0.2.1")).verdict == "unaligned"
     other = LETTER.replace(b"From: Ann <ann@example.com>", b"From: ann@example.com, eve@example.net")
     assert (await verdict(SPF | REJECT, other, peer_ip="192.0.2.1")).verdict == "none"
 
@@ -239,6 +245,20 @@ async def test_nothing_that_comes_makes_it_raise(raw: bytes, helo: str, sender: 
     assert found.field.count(b"\n") == found.field.count(b"\r\n")
     assert b"\n\r\n" not in found.field
     found.field.decode()
+
+
+async def test_who_is_cancelled_does_not_wait_for_name_servers() -> None:
+    class Silent(KnownNames):
+        async def txt(self, name: str, *, within: float | None = None) -> Any:
+            await asyncio.Event().wait()
+
+    judge = Judge(Silent(Zone({})), ManualClock(NOW), JudgingRules(), hostname=HOST)
+    judging = asyncio.create_task(judge.judge(envelope_of(peer_ip="192.0.2.1"), signed()))
+    await asyncio.sleep(0.01)
+    judging.cancel()
+    done, _ = await asyncio.wait({judging}, timeout=1)
+    assert done
+    assert judging.cancelled()
 
 
 async def test_a_large_body_is_hashed_in_turns() -> None:

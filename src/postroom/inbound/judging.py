@@ -37,6 +37,8 @@ SPF_QUESTIONS: Final = 80
 MAX_AUTHORS: Final = 10
 PIECE: Final = 64 * 1024
 """Octets of a body that are hashed at a time: about half a millisecond."""
+QUICK_HEADER: Final = 16 * 1024
+"""Octets of a header that may be looked through for claims while others wait: two milliseconds' worth."""
 UNJUDGED: Final = "unverified"
 """The verdict where nothing was evaluated."""
 
@@ -85,7 +87,7 @@ class Judging(Protocol):
 
     async def judge(self, envelope: Envelope[Any], raw: bytes, /) -> Judgement: ...
 
-    def purge(self, raw: bytes, /) -> bytes: ...
+    async def purge(self, raw: bytes, /) -> bytes: ...
 
 
 class Judge:
@@ -107,12 +109,15 @@ class Judge:
         self._hostname = hostname
         self._published = published
 
-    def purge(self, raw: bytes) -> bytes:
+    async def purge(self, raw: bytes) -> bytes:
         """The message without fields that claim to be our results, which anybody may write (edge D9)."""
         start = find_body(raw)
         if b"authentication-results" not in raw[:start].lower():
             return raw
-        return without_claims(raw, (self._hostname,), body_start=start)
+        if start <= QUICK_HEADER:
+            return without_claims(raw, (self._hostname,), body_start=start)
+        # A header is as large as its sender likes: a million fields take a second.
+        return await asyncio.to_thread(without_claims, raw, (self._hostname,), body_start=start)
 
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         """What is known of the message `raw`, as received. Never raises on its content, nor for want of the DNS."""
@@ -124,7 +129,7 @@ class Judge:
             fields: Sequence[HeaderField] = parse_fields(head, mbox=True)
         except MalformedHeaderError:
             fields = ()
-        authors, _ = read_addresses([field.value for field in fields if field.name == "from"], MAX_AUTHORS)
+        authors, are_all = read_addresses([field.value for field in fields if field.name == "from"], MAX_AUTHORS)
         author = dmarc.author_domain(address.domain for address in authors) if rules.dmarc else None
         sender = domain_of(envelope.mail_from) or domain_of(f"@{envelope.helo}") if self._has_peer(envelope) else None
         checks = Checks(
@@ -145,8 +150,11 @@ class Judge:
                 await _hash_body(checks, raw, len(head))
             trusted = checks.trusted(rules.trusted_id) if envelope.lmtp and rules.trusted_id else None
             found = await self._spf(envelope, spf_resolver) if self._has_peer(envelope) else spf_of(trusted)
-        finally:
-            await asked
+        except BaseException:
+            asked.cancel()  # nobody waits for the answers any more
+            await asyncio.gather(asked, return_exceptions=True)
+            raise
+        await asked
         findings = await checks.results(resolver, found)
         evidence = Evidence(
             dmarc=await _existing(findings.dmarc, whole),
@@ -154,7 +162,7 @@ class Judge:
             dkim=findings.dkim,
             arc=findings.arc,
             trusted=trusted,
-            multiple_from=len(authors) > 1,
+            multiple_from=len(authors) > 1 or not are_all,
             client=Client(envelope.peer_ip, envelope.helo, "TLS" if envelope.tls else None)
             if self._has_peer(envelope)
             else None,

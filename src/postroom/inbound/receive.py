@@ -149,7 +149,7 @@ class Receiver:
             alone = all(target.tenant_id == loopback for target in named)
             judgement = LOOPED_BACK if alone else await self.judge(envelope, raw)
         if self._judge is not None:
-            raw = self._judge.purge(raw)
+            raw = await self._judge.purge(raw)
         received_at = self._clock.now()
         prefix = trace_header(
             return_path=envelope.mail_from,
