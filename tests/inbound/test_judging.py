@@ -261,6 +261,25 @@ async def test_who_is_cancelled_does_not_wait_for_name_servers() -> None:
     assert judging.cancelled()
 
 
+async def test_signatures_over_a_large_header_are_verified_in_turns() -> None:
+    raw = LETTER.replace(b"Hello\r\n", b"Hello" + b" \t" * 20_000 + b"\r\n", 1)
+    for _ in range(10):
+        raw = signed(raw)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    meanwhile = asyncio.create_task(others())
+    found = await verdict(DKIM | REJECT, raw, peer_ip="198.51.100.1")
+    meanwhile.cancel()
+    assert found.verdict == "pass"
+    assert turns >= 10
+
+
 async def test_a_large_body_is_hashed_in_turns() -> None:
     big = signed(LETTER + b"x" * 76 * 40_000)
     assert (await verdict(DKIM | REJECT, big)).verdict == "pass"
