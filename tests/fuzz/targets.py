@@ -113,7 +113,8 @@ def dkim_verify(data: bytes) -> None:
 
 def _finished(work: Coroutine[object, None, T]) -> T:
     try:
-        work.send(None)
+        while work.send(None) is None:
+            pass  # it let others have a turn
     except StopIteration as end:
         found: T = end.value
         return found

@@ -63,7 +63,7 @@ class FakeJudge:
     async def judge(self, envelope: Envelope[Any], raw: bytes, /) -> Judgement:
         return self.judgement
 
-    def purge(self, raw: bytes, /) -> bytes:
+    async def purge(self, raw: bytes, /) -> bytes:
         return raw
 
 

@@ -18,10 +18,13 @@ from postroom.base.clock import ManualClock
 from postroom.inbound.describe import describe
 from postroom.inbound.judging import NOT_JUDGED, Judge, Judgement, JudgingRules
 from postroom.inbound.receive import judged
+from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mailauth.dkim_key import Algorithm, PrivateKey
 from postroom.mailauth.dkim_sign import Signer, sign_message
 from postroom.mailauth.zone import Trouble, Written, Zone
 from postroom.mailbox.models import Verification
+from postroom.net.dns_cache import Found
+from postroom.net.dns_types import Kind
 from postroom.net.known_names import KnownNames
 from postroom.smtp.envelope import Envelope
 from tests.fuzz.seeds import seeds
@@ -89,10 +92,13 @@ async def test_what_comes_of_it(
 async def test_results_that_somebody_else_wrote_in_our_name_go() -> None:
     judge, _ = judge_of({})
     forged = b"Authentication-Results: MX.Agents.Example; dmarc=pass\r\n" + LETTER
-    assert judge.purge(forged) == LETTER
+    assert await judge.purge(forged) == LETTER
     foreign = b"Authentication-Results: mx.example.net; dmarc=pass\r\n" + LETTER
-    assert judge.purge(foreign) == foreign
-    assert judge.purge(LETTER) is LETTER
+    assert await judge.purge(foreign) == foreign
+    assert await judge.purge(LETTER) is LETTER
+    assert await judge.purge(b"Authentication-Results: a; none\r\n" * 2000 + forged) == (
+        b"Authentication-Results: a; none\r\n" * 50 + LETTER
+    )
 
 
 @pytest.mark.covers("edge:D9")
@@ -115,6 +121,8 @@ async def test_a_server_before_us_is_believed_by_lmtp_alone_and_only_the_topmost
 async def test_several_authors_never_pass() -> None:
     two = LETTER.replace(b"From: Ann <ann@example.com>", b"From: ann@example.com, eve@example.com")
     assert (await verdict(SPF | REJECT, two, peer_ip="192.0.2.1")).verdict == "unaligned"
+    hidden = LETTER.replace(b"Ann <ann@example.com>", b"ann@example.com, " + b"g:;, " * 500 + b"eve@example.net")
+    assert (await verdict(SPF | REJECT, hidden, peer_ip="192.0.2.1")).verdict == "unaligned"
     other = LETTER.replace(b"From: Ann <ann@example.com>", b"From: ann@example.com, eve@example.net")
     assert (await verdict(SPF | REJECT, other, peer_ip="192.0.2.1")).verdict == "none"
 
@@ -139,18 +147,68 @@ async def test_our_own_mail_is_verified_by_our_own_keys() -> None:
     assert (await judge.judge(envelope_of(peer_ip="192.0.2.1"), signed())).verdict == "fail"
 
 
-async def test_whoever_gives_up_does_not_wait_for_name_servers() -> None:
-    class Silent(KnownNames):
-        async def txt(self, name: str, *, within: float | None = None) -> Any:
-            await asyncio.Event().wait()
+async def test_what_others_signed_is_not_ours_though_our_queue_or_a_local_socket_hands_it_over() -> None:
+    async def published(name: str) -> bytes | None:
+        return None
 
-    judge = Judge(Silent(Zone({})), ManualClock(NOW), JudgingRules(), hostname=HOST)
-    work = asyncio.create_task(judge.judge(envelope_of(), signed()))
-    await asyncio.sleep(0.01)
-    work.cancel()
-    async with asyncio.timeout(1):
-        with pytest.raises(asyncio.CancelledError):
-            await work
+    judge, _ = judge_of(DKIM, published=published)
+    assert (await judge.judge(envelope_of(peer_ip=""), signed())).verdict == "none"
+
+    async def ours(name: str) -> bytes | None:
+        return KEY.public_record().encode()
+
+    judge, _ = judge_of({}, published=ours)
+    assert (await judge.judge(envelope_of(peer_ip="", lmtp=True), signed())).verdict == "none"
+
+
+@pytest.mark.covers("edge:B13", "FR-IN-11")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"From : ann@bank.example\r\n" + LETTER,
+        b"From \t: ann@bank.example\r\n" + LETTER,
+        LETTER.replace(b"<ann@example.com>", b"a" * (320 - len("@bank.com")) + b"@bank.com.example.com"),
+    ],
+)
+async def test_nobody_is_shown_as_believed_whom_the_verdict_is_not_about(raw: bytes) -> None:
+    found = await verdict(SPF | REJECT, raw, peer_ip="192.0.2.1")
+    content = judged(describe(b"Return-Path: <ann@example.com>\r\n", raw, NOW), found)
+    assert content.sender is not None
+    assert "@bank." in content.sender.address
+    assert content.verdict != "pass"
+
+
+@pytest.mark.covers("edge:B13")
+async def test_an_author_whom_a_limit_cuts_off_is_not_believed() -> None:
+    prefix = b"Return-Path: <ann@example.com>\r\n"
+    author = b"From: ann@bank.com"
+    filler = b"X: " + b"x" * (MAX_HEADER_BYTES - len(prefix) - len(author) - len(b"X: \r\n")) + b"\r\n"
+    raw = filler + author + b".example.com\r\n\r\nHello\r\n"
+    found = await verdict(SPF | REJECT, raw, peer_ip="192.0.2.1")
+    content = judged(describe(prefix, raw, NOW), found)
+    assert (found.verdict, content.sender and content.sender.address) == ("pass", "ann@bank.com")
+    assert content.verdict == "unaligned"
+
+
+@pytest.mark.covers("edge:D1")
+async def test_questions_of_the_senders_choice_do_not_keep_a_known_policy_from_counting() -> None:
+    class Remembering(KnownNames):
+        def known(self, name: str, kind: Kind) -> Found | None:
+            return Found(name, (b"v=DMARC1; p=reject",), 300, False) if name == "_dmarc.example.com" else None
+
+    many = b"".join(
+        b"DKIM-Signature: v=1; a=ed25519-sha256; d=a%d.b%d.c.d.example.com; s=x%d; h=from; bh=AAAA; b=AAAA\r\n"
+        % (at, at, at)
+        for at in range(10)
+    ) + b"".join(
+        b"ARC-Seal: i=%d; a=ed25519-sha256; cv=%s; d=x%d.net; s=z; b=AAAA\r\n"
+        b"ARC-Message-Signature: i=%d; a=ed25519-sha256; d=x%d.net; s=z; h=from; bh=AAAA; b=AAAA\r\n"
+        b"ARC-Authentication-Results: i=%d; x.net; none\r\n" % (at, b"none" if at == 1 else b"pass", at, at, at, at)
+        for at in range(1, 6)
+    )
+    judge = Judge(Remembering(Zone(SPF | REJECT)), ManualClock(NOW), JudgingRules(), hostname=HOST)
+    envelope = envelope_of(peer_ip="198.51.100.1", mail_from="x@q.w.e.r.t.example.com")
+    assert (await judge.judge(envelope, many + LETTER)).verdict == "fail"
 
 
 async def test_without_any_check_nothing_is_asked_nor_told() -> None:
@@ -212,6 +270,39 @@ async def test_nothing_that_comes_makes_it_raise(raw: bytes, helo: str, sender: 
     assert found.field.count(b"\n") == found.field.count(b"\r\n")
     assert b"\n\r\n" not in found.field
     found.field.decode()
+
+
+async def test_who_is_cancelled_does_not_wait_for_name_servers() -> None:
+    class Silent(KnownNames):
+        async def txt(self, name: str, *, within: float | None = None) -> Any:
+            await asyncio.Event().wait()
+
+    judge = Judge(Silent(Zone({})), ManualClock(NOW), JudgingRules(), hostname=HOST)
+    judging = asyncio.create_task(judge.judge(envelope_of(peer_ip="192.0.2.1"), signed()))
+    await asyncio.sleep(0.01)
+    judging.cancel()
+    done, _ = await asyncio.wait({judging}, timeout=1)
+    assert done
+    assert judging.cancelled()
+
+
+async def test_signatures_over_a_large_header_are_verified_in_turns() -> None:
+    raw = LETTER.replace(b"Hello\r\n", b"Hello" + b" \t" * 20_000 + b"\r\n", 1)
+    for _ in range(10):
+        raw = signed(raw)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    meanwhile = asyncio.create_task(others())
+    found = await verdict(DKIM | REJECT, raw, peer_ip="198.51.100.1")
+    meanwhile.cancel()
+    assert found.verdict == "pass"
+    assert turns >= 10
 
 
 async def test_a_large_body_is_hashed_in_turns() -> None:

@@ -66,7 +66,7 @@ class FakeReceiver:
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         return NOT_JUDGED
 
-    def purge(self, raw: bytes) -> bytes:
+    async def purge(self, raw: bytes) -> bytes:
         return raw.removeprefix(CLAIM)
 
     async def receive(

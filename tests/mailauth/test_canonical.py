@@ -124,6 +124,8 @@ def test_malformed_headers(header: bytes) -> None:
 
 def test_a_mailbox_line_may_be_allowed() -> None:
     assert [f.name for f in parse_fields(b"From a@example.com Mon\r\nFrom: a\r\n\r\n", mbox=True)] == ["from"]
+    # An obsolete form of the field (RFC 5322 §4.5.2).
+    assert [f.name for f in parse_fields(b"From : b\r\nFrom: a\r\n\r\n", mbox=True)] == ["from", "from"]
 
 
 @given(

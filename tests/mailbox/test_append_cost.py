@@ -16,7 +16,15 @@ from postroom.db.pool import set_up_codecs
 from postroom.mailbox import append_sql as sql
 from postroom.mailbox.append import Group, append
 from postroom.mailbox.ingest import Delivery, Ingest
-from postroom.mailbox.models import GroupOutcome, Mailpoint, NewMessage, PartInfo, RecipientKind
+from postroom.mailbox.models import (
+    GroupOutcome,
+    Mailpoint,
+    NewMessage,
+    PartInfo,
+    RecipientKind,
+    RefInfo,
+    Verification,
+)
 
 from .letters import Box, Pen, check_mailbox, make_boxes, raw_mail
 from .stores import MemoryBlobs
@@ -124,6 +132,12 @@ async def test_one_batch_of_every_oddity(
         odd.many_parts(10_000),
         odd.plain(raw_mail(body="sender"), sender=Mailpoint("\0@example.com", "\udc00")),
         odd.plain(raw_mail(body="id"), rfc_message_id="x" * 2000 + "@example.com"),
+        odd.plain(raw_mail(body="auth"), auth={"client": {"helo": "\0"}}),
+        odd.plain(raw_mail(body="automated"), automated={"evidence": ["\ud800"]}),
+        odd.plain(raw_mail(body="number"), automated={"hop": 2**64}),
+        odd.plain(raw_mail(body="language"), language="\0"),
+        odd.plain(raw_mail(body="refs"), refs=(RefInfo("number", "1" * 65, "body"),)),
+        odd.plain(raw_mail(body="code"), verdict="pass", verifications=(Verification("code", "\0", "example.com"),)),
         odd.neighbour(4),
     ]
     attempts = count_attempts(monkeypatch)
@@ -135,9 +149,9 @@ async def test_one_batch_of_every_oddity(
         for one in (box, other):
             await check_mailbox(conn, one.ref)
         degraded = await conn.fetchval("SELECT count(*) FROM messages WHERE 'parse_degraded' = ANY (facts)")
-        assert degraded == 5
+        assert degraded == 11
         assert await conn.fetchval("SELECT count(*) FROM messages WHERE mailbox_id = $1", other.ref.mailbox_id) == 1
-        assert await conn.fetchval("SELECT count(*) FROM messages WHERE mailbox_id = $1", box.ref.mailbox_id) == 13
+        assert await conn.fetchval("SELECT count(*) FROM messages WHERE mailbox_id = $1", box.ref.mailbox_id) == 19
         assert await conn.fetchval("SELECT count(*) FROM attachments") == 10_000
         assert await conn.fetchval("SELECT max(length(text)) FROM message_texts") == len(words)
 

@@ -97,7 +97,7 @@ class Crossroads:
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         return REJECT if self.refused_by_policy else NOT_JUDGED
 
-    def purge(self, raw: bytes) -> bytes:
+    async def purge(self, raw: bytes) -> bytes:
         return raw
 
     async def resolve(self, address: str, session: SessionInfo) -> Addressee | Refusal:

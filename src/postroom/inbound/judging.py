@@ -8,7 +8,7 @@ that does not answer makes the result temporary: never a pass, and never a refus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
@@ -22,6 +22,7 @@ from postroom.mailauth.authres import render
 from postroom.mailauth.authres_trust import without_claims
 from postroom.mailauth.canonical import HeaderField, MalformedHeaderError, find_body, parse_fields
 from postroom.mailauth.checks import Checks
+from postroom.mailauth.dkim_key import record_name
 from postroom.mailauth.dkim_result import Status
 from postroom.mailauth.dmarc import UNCHECKED, DmarcResult, SpfOutcome, SpfStatus
 from postroom.mailauth.findings import authentication_results
@@ -36,6 +37,8 @@ SPF_QUESTIONS: Final = 80
 MAX_AUTHORS: Final = 10
 PIECE: Final = 64 * 1024
 """Octets of a body that are hashed at a time: about half a millisecond."""
+QUICK_HEADER: Final = 16 * 1024
+"""Octets of a header that may be looked through for claims while others wait: two milliseconds' worth."""
 UNJUDGED: Final = "unverified"
 """The verdict where nothing was evaluated."""
 
@@ -65,6 +68,8 @@ class Judgement:
     verdict: str
     auth: Mapping[str, Any] | None
     field: bytes = b""
+    author: str | None = None
+    """The domain that the verdict is about, in A-labels; None where it is not about one."""
 
     @property
     def is_to_be_rejected(self) -> bool:
@@ -82,7 +87,7 @@ class Judging(Protocol):
 
     async def judge(self, envelope: Envelope[Any], raw: bytes, /) -> Judgement: ...
 
-    def purge(self, raw: bytes, /) -> bytes: ...
+    async def purge(self, raw: bytes, /) -> bytes: ...
 
 
 class Judge:
@@ -104,12 +109,15 @@ class Judge:
         self._hostname = hostname
         self._published = published
 
-    def purge(self, raw: bytes) -> bytes:
+    async def purge(self, raw: bytes) -> bytes:
         """The message without fields that claim to be our results, which anybody may write (edge D9)."""
         start = find_body(raw)
         if b"authentication-results" not in raw[:start].lower():
             return raw
-        return without_claims(raw, (self._hostname,), body_start=start)
+        if start <= QUICK_HEADER:
+            return without_claims(raw, (self._hostname,), body_start=start)
+        # A header is as large as its sender likes: a million fields take a second.
+        return await asyncio.to_thread(without_claims, raw, (self._hostname,), body_start=start)
 
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         """What is known of the message `raw`, as received. Never raises on its content, nor for want of the DNS."""
@@ -121,7 +129,7 @@ class Judge:
             fields: Sequence[HeaderField] = parse_fields(head, mbox=True)
         except MalformedHeaderError:
             fields = ()
-        authors, _ = read_addresses([field.value for field in fields if field.name == "from"], MAX_AUTHORS)
+        authors, are_all = read_addresses([field.value for field in fields if field.name == "from"], MAX_AUTHORS)
         author = dmarc.author_domain(address.domain for address in authors) if rules.dmarc else None
         sender = domain_of(envelope.mail_from) or domain_of(f"@{envelope.helo}") if self._has_peer(envelope) else None
         checks = Checks(
@@ -133,8 +141,8 @@ class Judge:
         )
         whole = MessageResolver(self._resolver, self._clock)
         spf_resolver = whole.part(SPF_QUESTIONS)
-        own = self._published if self._is_from_here(envelope) else None
-        resolver: TxtResolver = whole if own is None else _OwnFirst(own, whole)
+        own = None if self._published is None or not _is_from_queue(envelope) else _OwnFirst(self._published, whole)
+        resolver: TxtResolver = own or whole
         # Whatever has to be asked is asked now, all at a time.
         asked = asyncio.gather(*(_warm(resolver, name) for name in checks.queries if not whole.is_known(name)))
         try:
@@ -142,10 +150,11 @@ class Judge:
                 await _hash_body(checks, raw, len(head))
             trusted = checks.trusted(rules.trusted_id) if envelope.lmtp and rules.trusted_id else None
             found = await self._spf(envelope, spf_resolver) if self._has_peer(envelope) else spf_of(trusted)
-            await asked
         except BaseException:
-            asked.cancel()  # whoever gives up does not wait for name servers
+            asked.cancel()  # nobody waits for the answers any more
+            await asyncio.gather(asked, return_exceptions=True)
             raise
+        await asked
         findings = await checks.results(resolver, found)
         evidence = Evidence(
             dmarc=await _existing(findings.dmarc, whole),
@@ -153,14 +162,14 @@ class Judge:
             dkim=findings.dkim,
             arc=findings.arc,
             trusted=trusted,
-            multiple_from=len(authors) > 1,
+            multiple_from=len(authors) > 1 or not are_all,
             client=Client(envelope.peer_ip, envelope.helo, "TLS" if envelope.tls else None)
             if self._has_peer(envelope)
             else None,
         )
-        return self._told(envelope, evidence)
+        return self._told(envelope, evidence, frozenset() if own is None else own.names)
 
-    def _told(self, envelope: Envelope[Any], evidence: Evidence) -> Judgement:
+    def _told(self, envelope: Envelope[Any], evidence: Evidence, own: Collection[str]) -> Judgement:
         field = b""
         if self._rules.tell:
             results = authentication_results(
@@ -168,25 +177,14 @@ class Judge:
             )
             field = render(results, utf8=envelope.smtputf8)
         verdict = judge(evidence).value if self._rules.dmarc else UNJUDGED
-        if self._is_ours(envelope, evidence):
+        if _is_ours(evidence, own):
             verdict = Verdict.PASS.value
-        return Judgement(verdict, {**document(evidence), "summary": summary(evidence)}, field)
-
-    def _is_ours(self, envelope: Envelope[Any], evidence: Evidence) -> bool:
-        """Whether it came from our own queue, signed by the author's domain with a key of ours: we know who wrote it,
-        whatever policy that domain has published."""
-        own = self._published is not None and self._is_from_here(envelope) and not evidence.multiple_from
-        aligned = zip(evidence.dkim, evidence.dmarc.dkim_aligned, strict=False)
-        return own and any(found.status is Status.PASS and is_aligned for found, is_aligned in aligned)
+        found = {**document(evidence), "summary": summary(evidence)}
+        return Judgement(verdict, found, field, evidence.dmarc.author_domain)
 
     def _has_peer(self, envelope: Envelope[Any]) -> bool:
         """Whether the sender's own host handed it over: not what a mail server before us did, nor our own queue."""
         return bool(envelope.peer_ip) and not envelope.lmtp
-
-    def _is_from_here(self, envelope: Envelope[Any]) -> bool:
-        """Whether our own queue handed it over. Who comes by LMTP through a socket of this machine has no address,
-        either, and is a mail server before us."""
-        return not envelope.peer_ip and not envelope.lmtp
 
     async def _spf(self, envelope: Envelope[Any], resolver: Resolver) -> SpfOutcome:
         if not self._rules.spf:
@@ -200,12 +198,29 @@ class Judge:
         return SpfOutcome(SpfStatus(found.status.value), found.domain or None, "smtp")
 
 
+def _is_from_queue(envelope: Envelope[Any]) -> bool:
+    """Whether it came from our own queue: who hands over by LMTP on a local socket has no address either."""
+    return not envelope.peer_ip and not envelope.lmtp
+
+
+def _is_ours(evidence: Evidence, own: Collection[str]) -> bool:
+    """Whether the author's domain signed it with a key of ours, which stand at `own`: we know who wrote it, whatever
+    policy that domain has published. The queue has mail of others, too, that is passed on."""
+    aligned = zip(evidence.dkim, evidence.dmarc.dkim_aligned, strict=False)
+    return not evidence.multiple_from and any(
+        is_aligned and found.status is Status.PASS and record_name(found.selector, found.domain) in own
+        for found, is_aligned in aligned
+    )
+
+
 class _OwnFirst:
     """A `TxtResolver` that asks the DNS only for what is not ours."""
 
     def __init__(self, published: Published, otherwise: TxtResolver) -> None:
         self._published = published
         self._otherwise = otherwise
+        self.names: set[str] = set()
+        """Where keys of ours were found."""
 
     async def txt(self, name: str) -> Sequence[bytes]:
         try:
@@ -214,7 +229,10 @@ class _OwnFirst:
             if not is_transient(error):
                 raise
             raise TemporaryResolverError("our own keys cannot be read") from error
-        return await self._otherwise.txt(name) if record is None else (record,)
+        if record is None:
+            return await self._otherwise.txt(name)
+        self.names.add(name)
+        return (record,)
 
 
 async def _warm(resolver: TxtResolver, name: str) -> None:

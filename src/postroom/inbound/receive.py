@@ -15,9 +15,11 @@ from postroom.inbound.judging import LOOPED_BACK, NOT_JUDGED, Judgement, Judging
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import TokenReader
 from postroom.mail.compose.reply import without_detail
+from postroom.mail.domain import domain_of
 from postroom.mail.header import FIELD, unfold
 from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mail.srs import Hops, LoopError, check_arrival, hops
+from postroom.mailauth.verdict import Verdict
 from postroom.mailbox.ingest import Failure, Ingest, IngestError
 from postroom.mailbox.models import (
     Content,
@@ -125,9 +127,9 @@ class Receiver:
         """What is known of who sent it."""
         return NOT_JUDGED if self._judge is None else await self._judge.judge(envelope, raw)
 
-    def purge(self, raw: bytes) -> bytes:
+    async def purge(self, raw: bytes) -> bytes:
         """The message without results that somebody else wrote in our name; after `judge`, which looks at all of it."""
-        return raw if self._judge is None else self._judge.purge(raw)
+        return raw if self._judge is None else await self._judge.purge(raw)
 
     async def receive(
         self,
@@ -151,7 +153,7 @@ class Receiver:
         if judgement is None:
             alone = all(target.tenant_id == loopback for target in named)
             judgement = LOOPED_BACK if alone else await self.judge(envelope, raw)
-        raw = self.purge(raw)
+        raw = await self.purge(raw)
         received_at = self._clock.now()
         prefix = trace_header(
             return_path=envelope.mail_from,
@@ -319,10 +321,18 @@ class Receiver:
 
 
 def judged(content: Content, judgement: Judgement) -> Content:
-    """The content with its verdict. What confirms a sign-up does so only for whom it is known to come from (E4)."""
-    kept = content.verifications if judgement.verdict == "pass" else ()
+    """The content with its verdict. What confirms a sign-up does so only for whom it is known to come from (E4).
+
+    Nobody else than whom it is about may be shown as believed, however an odd header or a limit made us read on of
+    them otherwise than the judge.
+    """
+    verdict, author = judgement.verdict, judgement.author
+    if verdict == "pass" and author is not None:
+        shown = None if content.sender is None else domain_of(content.sender.address)
+        verdict = verdict if shown == author else Verdict.UNALIGNED.value
+    kept = content.verifications if verdict == "pass" else ()
     auth = judgement.auth if content.auth is None else {**(judgement.auth or {}), **content.auth}
-    return replace(content, verdict=judgement.verdict, auth=auth, verifications=kept)
+    return replace(content, verdict=verdict, auth=auth, verifications=kept)
 
 
 def loops(raw: bytes) -> bool:

@@ -91,7 +91,7 @@ class Reception:
         if loops(raw):
             return replies.MAIL_LOOP
         judgement = await self._receiver.judge(envelope, raw)
-        raw = self._receiver.purge(raw)  # what goes on elsewhere speaks in our name, too
+        raw = await self._receiver.purge(raw)  # what goes on elsewhere speaks in our name, too
         takings: list[Taking] = []
         for door, mine in passages.items():
             prepared = await door.prepare(_for(envelope, mine), raw, judgement)
@@ -115,7 +115,7 @@ class Reception:
         boxes, passages = _sorted(envelope)
         answers: dict[int, Reply] = {}
         judgement = await self._receiver.judge(envelope, raw)
-        raw = self._receiver.purge(raw)
+        raw = await self._receiver.purge(raw)
         if boxes:
             mine_first = _for(envelope, boxes)
             stored = await self._receiver.receive_each(mine_first, raw, judgement=judgement)

@@ -32,7 +32,7 @@ MAX_FIELDS: Final = 10_000
 _FIELD_LINES: Final = re.compile(rb"(?:(?!--)[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z))*+")
 _FIELD_START: Final = re.compile(rb"(?!--)[!-9;-~]++[ \t]*+:")
 _BLANK_LINE: Final = re.compile(rb"\r*+\n")
-_MBOX_LINE: Final = re.compile(rb">?From [^\n]*+\n")
+_MBOX_LINE: Final = re.compile(rb">?From (?![ \t]*:)[^\n]*+\n")
 # Fields with which a header goes on where something else stands before it.
 _SURE_FIELD: Final = re.compile(
     rb"(?:return-path|received|delivered-to|date|from|sender|to|cc|reply-to|subject|message-id|mime-version|content-type"

@@ -20,7 +20,7 @@ MAX_AUTHORS: Final = 100
 """Addresses in From, and in Sender, that an owner check has to look at; more are refused."""
 
 _BREAK: Final = re.compile(rb"\r\n?|\n")
-_MBOX_LINE: Final = re.compile(rb">?From [^\n]*+\n")
+_MBOX_LINE: Final = re.compile(rb">?From (?![ \t]*:)[^\n]*+\n")
 _BLIND: Final = frozenset((b"bcc", b"resent-bcc"))
 _OURS: Final = frozenset((b"return-path", b"x-postroom-hop"))
 """Fields that are the server's to write: what clients say there is taken out (mail-server A3; edge row N13)."""

@@ -26,8 +26,9 @@ from postroom.mailauth.canonical import (
 from postroom.mailauth.dkim_record import KeyRecord
 from postroom.mailauth.dkim_result import DkimError, Reason
 from postroom.mailauth.dkim_signature import Seal, Signature, read_message_signature, read_seal
-from postroom.mailauth.dkim_verify import check_signature, check_times, fetch_records, found_record
+from postroom.mailauth.dkim_verify import LARGE_HEADER, check_signature, check_times, fetch_records, found_record
 from postroom.mailauth.resolver import TxtResolver
+from postroom.mailauth.turns import turn
 
 MAX_KEYS: Final = 6
 """Keys that are asked for: enough for five sets, all with keys of their own, and the newest message signature's."""
@@ -39,7 +40,7 @@ class ArcVerifier:
     Checks of the same message share one `body`, which then is updated by whoever made it.
     """
 
-    __slots__ = ("_error", "_fields", "_seals", "_sets", "_signatures", "body", "instances")
+    __slots__ = ("_error", "_fields", "_is_large", "_seals", "_sets", "_signatures", "body", "instances")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class ArcVerifier:
         """
         self.body = BodyHashes() if body is None else body
         self.instances = 0
+        self._is_large = len(header) > LARGE_HEADER
         self._error: ArcError | None = None
         self._sets: tuple[ArcSet, ...] = ()
         self._seals: list[Seal] = []
@@ -97,11 +99,11 @@ class ArcVerifier:
         records = await fetch_records(resolver, self.queries)
         try:
             self._check_signature(len(self._sets), records)
-            self._check_seals(records)
+            await self._check_seals(records)
         except ArcError as error:
             return self._failed(error)
         return ArcResult(
-            ArcReason.VERIFIED, len(self._sets), self._seals[-1].domain, oldest_pass=self._oldest_pass(records)
+            ArcReason.VERIFIED, len(self._sets), self._seals[-1].domain, oldest_pass=await self._oldest_pass(records)
         )
 
     def _read(self, now: int) -> None:
@@ -135,6 +137,11 @@ class ArcVerifier:
             detail=error.detail,
         )
 
+    async def _turn(self) -> None:
+        """Let others have theirs, where each signature may take milliseconds."""
+        if self._is_large:
+            await turn()
+
     def _check_signature(self, instance: int, records: Mapping[str, KeyRecord | DkimError]) -> None:
         signature = self._signatures[instance]
         try:
@@ -142,11 +149,12 @@ class ArcVerifier:
         except DkimError as error:
             raise ArcError(ArcReason.MESSAGE_SIGNATURE, instance, error.reason) from None
 
-    def _check_seals(self, records: Mapping[str, KeyRecord | DkimError]) -> None:
+    async def _check_seals(self, records: Mapping[str, KeyRecord | DkimError]) -> None:
         """Each covers the sets up to its own, in order, itself without the value of `b=` (RFC 8617 §5.1.1)."""
         hashed = hashlib.sha256()
         failed: ArcError | None = None
         for found, seal in zip(self._sets, self._seals, strict=True):
+            await self._turn()
             for field in found.fields[:2]:
                 hashed.update(canonical_field(field, Canonicalisation.RELAXED))
             own = hashed.copy()
@@ -159,12 +167,13 @@ class ArcVerifier:
         if failed is not None:
             raise failed  # the newest that fails
 
-    def _oldest_pass(self, records: Mapping[str, KeyRecord | DkimError]) -> int:
+    async def _oldest_pass(self, records: Mapping[str, KeyRecord | DkimError]) -> int:
         """RFC 8617 §5.2 step 5, with the keys that are at hand."""
         for instance in range(len(self._sets) - 1, 0, -1):
             signature = self._signatures.get(instance)
             if signature is None or signature.record_name not in records:
                 return instance + 1
+            await self._turn()
             try:
                 self._check_signature(instance, records)
             except ArcError:

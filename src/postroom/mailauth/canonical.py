@@ -16,7 +16,8 @@ from postroom.mail.mime import MAX_FIELDS, MAX_HEADER_BYTES
 # Each begins with the octet that is rare, which makes a search fast.
 _BARE_LF: Final = re.compile(rb"\n(?<!\r\n)")
 _BARE_CR: Final = re.compile(rb"\r(?!\n)")
-_MBOX_LINE: Final = re.compile(rb">?From [^\n]*+\n")
+# Not `From : …`, an obsolete form of the field (RFC 5322 §4.5.2): readers show whom it names.
+_MBOX_LINE: Final = re.compile(rb">?From (?![ \t]*:)[^\n]*+\n")
 PIECE: Final = 256 * 1024
 """Octets of a body that are worked on at a time."""
 _BLANK_LINES: Final = b"\r\n" * 4096

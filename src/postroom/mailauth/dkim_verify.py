@@ -22,6 +22,7 @@ from postroom.mailauth.dkim_result import DkimError, Reason, SignatureResult
 from postroom.mailauth.dkim_signature import FIELD_NAME, Signature, describe, read_signature, read_tags
 from postroom.mailauth.resolver import TxtResolver
 from postroom.mailauth.tags import Tag
+from postroom.mailauth.turns import turn
 
 MAX_SIGNATURES: Final = 10
 """Signatures that are looked at, the topmost first (inbound §17); each costs a look-up and a public-key operation."""
@@ -29,6 +30,8 @@ MAX_SKEW: Final = 300
 """Seconds that a signature is believed beyond its end: clocks differ (RFC 6376 §3.5, x=)."""
 MAX_AHEAD: Final = 86_400
 """Seconds that a signature may lie ahead: more than a clock in the wrong time zone."""
+LARGE_HEADER: Final = 32 * 1024
+"""Octets of a header that each signature over it may take milliseconds for: between them others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Verifier:
     Checks of the same message share one `body`, which then is updated by whoever made it.
     """
 
-    __slots__ = ("_candidates", "_fields", "_now", "body", "unchecked")
+    __slots__ = ("_candidates", "_fields", "_is_large", "_now", "body", "unchecked")
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Verifier:
         `fields`: those of the header, where `parse_fields` has them already.
         """
         self._now = now
+        self._is_large = len(header) > LARGE_HEADER
         self._candidates: list[_Candidate] = []
         self._fields: Sequence[HeaderField] = fields or ()
         self.body = BodyHashes() if body is None else body
@@ -105,7 +109,12 @@ class Verifier:
     async def results(self, resolver: TxtResolver) -> tuple[SignatureResult, ...]:
         """One result for each signature, in the order of their fields; none when the message has none."""
         records = await fetch_records(resolver, self.queries)
-        return tuple(self._judge(candidate, records) for candidate in self._candidates)
+        judged: list[SignatureResult] = []
+        for candidate in self._candidates:
+            if judged and self._is_large:
+                await turn()
+            judged.append(self._judge(candidate, records))
+        return tuple(judged)
 
     def _pending(self) -> Iterator[Signature]:
         """Those that body and key are needed for."""

@@ -116,12 +116,13 @@ class MessageResolver:
         flight = self._flights.get(question)
         if flight is None:
             seconds = self._until - self._clock.monotonic()
-            if seconds <= 0 or self._left <= 0:
-                raise TemporaryResolverError("time is over" if seconds <= 0 else "too many questions")
-            self._left -= 1
+            # What is known costs nothing, lest a message's other questions keep it from being read.
             known = None if self._known is None else self._known(*question)
             if known is not None:
                 return _told(known)
+            if seconds <= 0 or self._left <= 0:
+                raise TemporaryResolverError("time is over" if seconds <= 0 else "too many questions")
+            self._left -= 1
             flight = asyncio.create_task(_fetch(lookup, min(seconds, self._longest)))
             self._flights[question] = flight
         # `wait` does not cancel the question with who waits: others may wait, too. The question has its own end.
