@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -101,7 +101,8 @@ class Model:
                 if one.letter.raw() == letter.raw():
                     return one
             for one in self.named(letter.name):
-                same = (one.letter.subject, one.letter.body) == (letter.subject, letter.body)
+                theirs, ours = one.letter, letter
+                same = (theirs.sender, theirs.subject, theirs.body) == (ours.sender, ours.subject, ours.body)
                 if same and not one.letter.appended:
                     return one
         facts = set() if letter.name else {"message_id_synthetic"}
@@ -206,6 +207,37 @@ async def test_alias_and_primary_of_one_mailbox_are_one_copy(
         assert isinstance(outcome, tuple)
         assert [one.message_id for one in outcome] == [group[0].id] * 2
         assert [one.duplicate for one in outcome] == [False, True]
+        await check_mailbox(conn, box.ref)
+
+
+@pytest.mark.covers("edge:B3", "FR-IN-4")
+@pytest.mark.parametrize("batches", [1, 3])
+async def test_who_sends_it_first_keeps_nobodys_own_from_being_taken(
+    db: Database, clock: ManualClock, ids: IdGenerator, batches: int
+) -> None:
+    """The same Message-ID, subject and text: of somebody else, or of nobody knows whom."""
+    (box,) = await make_boxes(db, ids, clock)
+    pen = Pen(ids, clock)
+
+    def copy(verdict: str, trace: str, sender: str = "ann@example.com") -> NewMessage:
+        raw = raw_mail(message_id="one@example.com", sender=sender, trace=trace)
+        made = pen.copy(box, raw)
+        return replace(made, content=replace(made.content, verdict=verdict))
+
+    copies = [
+        copy("fail", "1", sender="eve@example.net"),
+        copy("fail", "2"),
+        copy("pass", "3"),
+        copy("pass", "4"),
+        copy("none", "5"),
+    ]
+    async with db.acquire() as conn:
+        told: list[bool] = []
+        for at in range(0, len(copies), -(-len(copies) // batches)):
+            for outcome in await pen.store(conn, *([one] for one in copies[at : at + -(-len(copies) // batches)])):
+                assert isinstance(outcome, tuple)
+                told.append(outcome[0].duplicate)
+        assert told == [False, False, False, True, True]
         await check_mailbox(conn, box.ref)
 
 

@@ -150,6 +150,8 @@ class _Batch:
                 body_sha256=bytes.fromhex(row["body_sha256"]),
                 source=row["source"],
                 subject=row["subject"],
+                sender=row["from_address"],
+                verdict=row["verdict"],
                 thread=thread,
             )
             self.remember(row["mailbox_id"], row["rfc_message_id"], known)
@@ -212,8 +214,9 @@ class _Batch:
         return None
 
     def duplicate_of(self, m: NewMessage) -> Known | None:
-        """The stored message that `m` repeats: the same octets, or the same Message-ID, subject and body octets
-        (B14, B3)."""
+        """The stored message that `m` repeats: the same octets, or the same Message-ID, author, subject and body octets
+        (B14, B3). Whoever sends what is not theirs first keeps nobody's own from being taken: a message whose author
+        is known repeats none whose author is not."""
         if m.source is not Source.MX:
             return None
         known = self.by_raw.get((m.mailbox.mailbox_id, m.content.raw_sha256))
@@ -224,6 +227,8 @@ class _Batch:
                 other.source == Source.MX
                 and other.body_sha256 == m.content.body_sha256
                 and other.subject == m.content.subject
+                and other.sender == (m.content.sender.address if m.content.sender else None)
+                and (other.verdict == "pass" or m.content.verdict != "pass")
             ):
                 return other
         return None
@@ -302,6 +307,8 @@ class _Batch:
                 m.content.body_sha256,
                 m.source,
                 m.content.subject,
+                m.content.sender.address if m.content.sender else None,
+                m.content.verdict,
                 thread,
             ),
         )

@@ -79,6 +79,8 @@ class Known:
     body_sha256: bytes
     source: str
     subject: str
+    sender: str | None
+    verdict: str
     thread: Thread
 
 
