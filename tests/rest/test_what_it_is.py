@@ -92,6 +92,10 @@ async def test_a_code_is_given_to_who_waits_for_its_sender_and_not_for_ever(post
     assert (await wait(**{"from": ANNA}))["verification"] == given["verification"]
     world.clock.advance(3000)
     assert (await wait(**{"from": ANNA}))["verification"] is None
+    # One that is spent stands in nobody's way.
+    again = message("Your verification code is 555 111.\n", subject="Your code", message_id="<two@example.com>")
+    newer = await arrives(post, again)
+    assert (await wait(kind="verification", **{"from": "@example.com"}))["message"]["id"] == newer["id"]
     assert await prune_verifications(world.db, world.clock.now()) == 1
     assert await prune_verifications(world.db, world.clock.now()) == 0
 

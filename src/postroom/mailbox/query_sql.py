@@ -46,7 +46,8 @@ MESSAGE_IS_REPLY: Final = (
 
 MESSAGE_VERIFIES: Final = (
     " AND EXISTS (SELECT FROM verifications v"
-    " WHERE v.tenant_id = m.tenant_id AND v.message_id = m.id AND v.expires_at > ?)"
+    " WHERE v.tenant_id = m.tenant_id AND v.message_id = m.id AND v.expires_at > ?"
+    " AND (v.consumed_at IS NULL OR v.consumed_at > ?::timestamptz - interval '1 hour'))"
 )
 
 THREADS_ALL: Final = ""
