@@ -211,6 +211,18 @@ async def test_questions_of_the_senders_choice_do_not_keep_a_known_policy_from_c
     assert (await judge.judge(envelope, many + LETTER)).verdict == "fail"
 
 
+async def test_results_say_why_and_whose_domain_was_checked() -> None:
+    found = await verdict(SPF | REJECT, peer_ip="192.0.2.1")
+    assert found.auth is not None
+    assert found.auth["spf"] == {
+        "result": "pass", "domain": "example.com", "source": "smtp", "identity": "mailfrom", "reason": "match"
+    }  # fmt: skip
+    bounce = await verdict({"mx.example.com": {"TXT": ["v=spf1 -all"]}}, peer_ip="192.0.2.1", mail_from="")
+    assert bounce.auth is not None
+    assert (bounce.auth["spf"]["identity"], bounce.auth["spf"]["domain"]) == ("helo", "mx.example.com")
+    assert (found.auth["dmarc"]["reason"], found.auth["arc"]["reason"]) == ("aligned", "no_chain")
+
+
 async def test_without_any_check_nothing_is_asked_nor_told() -> None:
     judge, zone = judge_of(SPF | REJECT, rules=JudgingRules(spf=False, dkim=False, dmarc=False))
     assert await judge.judge(envelope_of(), signed()) == NOT_JUDGED

@@ -151,7 +151,7 @@ def test_the_evidence_that_is_kept() -> None:
     )
     assert document(evidence) == {
         "authserv": None,
-        "spf": {"result": "softfail", "domain": "example.com", "source": "smtp"},
+        "spf": {"result": "softfail", "domain": "example.com", "source": "smtp", "identity": None, "reason": None},
         "dkim": [
             {"d": "example.com", "s": "s", "result": "pass", "aligned": True, "reason": "verified"},
             {"d": "other.example", "s": "t", "result": "fail", "aligned": False, "reason": "body_hash"},

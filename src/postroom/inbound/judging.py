@@ -195,7 +195,9 @@ class Judge:
         found = await spf.check_mail_from(
             resolver, session, envelope.mail_from, explain=False, max_lookups=self._rules.spf_max_lookups
         )
-        return SpfOutcome(SpfStatus(found.status.value), found.domain or None, "smtp")
+        return SpfOutcome(
+            SpfStatus(found.status.value), found.domain or None, "smtp", found.identity.value, found.reason.value
+        )
 
 
 def _is_from_queue(envelope: Envelope[Any]) -> bool:

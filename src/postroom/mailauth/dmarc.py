@@ -45,6 +45,10 @@ class SpfOutcome:
     """Of MAIL FROM, or HELO when that is empty (RFC 7489 §3.1.2)."""
     source: str | None = None
     """`smtp`, `header` or `ses` (inbound §17 step 5); None: nobody checked."""
+    identity: str | None = None
+    """`mailfrom` or `helo`: whose domain it is, where we checked ourselves."""
+    reason: str | None = None
+    """Why the result is what it is, in one word of `spf_result.Reason`, where we checked ourselves."""
 
     @property
     def checked(self) -> bool:

@@ -132,6 +132,8 @@ def document(evidence: Evidence) -> dict[str, Any]:
             "result": evidence.spf.result.value,
             "domain": None if evidence.spf.domain is None else _cut(evidence.spf.domain),
             "source": evidence.spf.source,
+            "identity": evidence.spf.identity,
+            "reason": evidence.spf.reason,
         },
         "dkim": [
             _signature(result, aligned) for result, aligned in zip(evidence.dkim, _aligned(evidence), strict=False)
