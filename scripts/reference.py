@@ -107,9 +107,9 @@ def mail_page() -> Iterator[str]:
     yield "# The libraries of mail\n"
     yield NOTE
     yield (
-        "`postroom.mail` reads and writes messages, `postroom.mailauth` judges who sent them. Neither knows of a database, "
-        "a setting or a clock; only `mailauth` asks somebody, the resolver that it is given. What they do where real mail "
-        "breaks the RFCs is on [a page of its own](../guide/odd-mail.md).\n"
+        "`postroom.mail` reads and writes messages, `postroom.mailauth` judges who sent them. Neither knows of a "
+        "database, a setting or a clock; only `mailauth` asks somebody, the resolver that it is given. What they do "
+        "where real mail breaks the RFCs is on [a page of its own](../guide/odd-mail.md).\n"
     )
     for package in (mail, mailauth):
         for info in sorted(pkgutil.walk_packages(package.__path__, f"{package.__name__}."), key=lambda one: one.name):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.mail.address import parse_addresses, parse_raw_list
+from postroom.mail.address import parse_addresses, parse_raw_list, read_addresses, read_domains
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import encode_words
 from postroom.mail.header import Headers, decode_value
@@ -293,3 +293,11 @@ def test_dates_that_can_mean_one_thing_only(text: str, iso: str) -> None:
 )
 def test_dates_that_can_mean_two_things(text: str) -> None:
     assert parse_date(text) is None
+
+
+@given(
+    st.lists(st.binary(max_size=60) | st.sampled_from([b"Ann <a@b.example>, c@d.example", b"'e@f.example'", b"g:;"]))
+)
+def test_domains_are_those_of_the_addresses(values: list[bytes]) -> None:
+    addresses, are_all = read_addresses(values, 3)
+    assert read_domains(values, 3) == ([address.domain for address in addresses], are_all)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from postroom.mailauth.authres_trust import (
     MAX_FIELDS,
+    MAX_OCTETS,
     canonical_id,
     claiming_spans,
     claims,
@@ -53,6 +54,13 @@ def top(header: str, authserv_id: str = "mx.example.com") -> str | None:
 )
 def test_what_is_trusted(header: str, result: str | None) -> None:
     assert top(header) == result
+
+
+def test_so_much_is_looked_through_for_it_and_no_more() -> None:
+    stranger = f"Authentication-Results: other.example; x=y ({'x' * 7000})\n"
+    ours = "Authentication-Results: mx.example.com; spf=pass\n"
+    assert top(stranger * (MAX_OCTETS // 7100) + ours) == "pass"
+    assert top(stranger * (MAX_OCTETS // 7000 + 1) + ours) is None
 
 
 def test_no_trusted_id_trusts_nobody() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from postroom.base.clock import Clock
 from postroom.db.errors import is_transient
-from postroom.mail.address import read_addresses
+from postroom.mail.address import read_domains
 from postroom.mail.domain import domain_of
 from postroom.mailauth import dmarc, spf
 from postroom.mailauth.authres import render
@@ -129,8 +129,8 @@ class Judge:
             fields: Sequence[HeaderField] = parse_fields(head, mbox=True)
         except MalformedHeaderError:
             fields = ()
-        authors, are_all = read_addresses([field.value for field in fields if field.name == "from"], MAX_AUTHORS)
-        author = dmarc.author_domain(address.domain for address in authors) if rules.dmarc else None
+        authors, are_all = read_domains([field.value for field in fields if field.name == "from"], MAX_AUTHORS)
+        author = dmarc.author_domain(authors) if rules.dmarc else None
         sender = domain_of(envelope.mail_from) or domain_of(f"@{envelope.helo}") if self._has_peer(envelope) else None
         checks = Checks(
             head if rules.dkim else b"",

@@ -169,9 +169,21 @@ def read_addresses(
 
     `label` is the charset of the body, for names in octets that say none.
     """
+    found, complete = _complete(values, limit)
+    return [_address(*parts, label) for parts in found], complete
+
+
+def read_domains(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> tuple[list[str], bool]:
+    """The domains of what `read_addresses` reads, and whether there are no more. Names, which may be long and encoded a
+    thousand times, are not looked at."""
+    found, complete = _complete(values, limit)
+    return [_address(None, local, domain).domain for _, local, domain in found], complete
+
+
+def _complete(values: Sequence[bytes], limit: int) -> tuple[list[tuple[str | None, str, str]], bool]:
     boxes, complete = read_raw_list(values, _EDGES_FOR_EACH * limit + 1)
     found = [(box.name, box.local, box.domain) for box in boxes if box.local and box.domain]
-    return [_address(*parts, label) for parts in found[:limit]], complete and len(found) <= limit
+    return found[:limit], complete and len(found) <= limit
 
 
 def _address(name: str | None, local: str, domain: str, label: str | None = None) -> Address:
