@@ -19,3 +19,6 @@ class Log:
 
     def warning(self, event: str, **fields: object) -> None:
         self.told.append(("warning", event, fields))
+
+    def error(self, event: str, **fields: object) -> None:
+        self.told.append(("error", event, fields))

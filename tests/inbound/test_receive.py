@@ -15,7 +15,8 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
 from postroom.db import Database
-from postroom.inbound.judging import Judge, Judging, JudgingRules
+from postroom.inbound import receive
+from postroom.inbound.judging import Judge, Judgement, Judging, JudgingRules
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.thread_tokens import TokenReader
@@ -23,9 +24,11 @@ from postroom.mailauth.zone import Zone
 from postroom.mailbox.ingest import Failure, Ingest
 from postroom.mailbox.models import Refusal, Refused
 from postroom.net.known_names import KnownNames
+from postroom.smtp.envelope import Envelope
+from tests.logs import Log
 from tests.mailbox.letters import Box, check_mailbox, make_boxes, raw_mail
 
-from .fakes import FakeIngest, To, envelope, reader
+from .fakes import FakeIngest, FakeJudge, To, envelope, reader
 
 
 def receiver(
@@ -55,6 +58,21 @@ def receiver(
 
 def target(box: Box, address: str | None = None) -> To:
     return To(address or box.address, box.ref.mailbox_id, box.ref.tenant_id, box.tenant_id, box.identity_id)
+
+
+@pytest.mark.covers("edge:B2", "mail-server:B4")
+async def test_what_nobody_can_judge_is_mail_all_the_same(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(FakeJudge):
+        async def judge(self, envelope: Envelope[Any], raw: bytes, /) -> Judgement:
+            raise ZeroDivisionError
+
+    log = Log()
+    monkeypatch.setattr(receive, "log", log)
+    ingest = FakeIngest()
+    reply = await receiver(clock, ingest, judge=Broken()).receive(envelope(To("box@agents.example")), raw_mail())
+    assert reply.code == 250
+    assert ingest.taken[0].copies[0].content.verdict == "unverified"
+    assert "judge_failed" in log.events
 
 
 @pytest.mark.covers("mail-server:A8", "edge:J1", "mail-server:A9")

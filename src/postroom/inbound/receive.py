@@ -124,8 +124,14 @@ class Receiver:
         self._judge = judge
 
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
-        """What is known of who sent it."""
-        return NOT_JUDGED if self._judge is None else await self._judge.judge(envelope, raw)
+        """What is known of who sent it. Never raises: mail that nobody can judge is mail all the same (B4)."""
+        if self._judge is None:
+            return NOT_JUDGED
+        try:
+            return await self._judge.judge(envelope, raw)
+        except Exception as error:  # noqa: BLE001 - whatever fails in judging costs the verdict only, as in parsing (B2)
+            log.error("judge_failed", connection_id=envelope.connection_id, error=type(error).__name__, size=len(raw))
+            return NOT_JUDGED
 
     async def purge(self, raw: bytes) -> bytes:
         """The message without results that somebody else wrote in our name; after `judge`, which looks at all of it."""
