@@ -5,6 +5,8 @@
 
 import asyncio
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import asyncpg
@@ -192,6 +194,36 @@ async def test_an_interrupted_start_leaves_no_server(
         await starting
     await until(lambda: not server.is_running())
     await make_server().start()
+
+
+async def test_an_interrupted_start_leaves_no_server_that_ignores_interrupts_yet(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below `nohup`, or in the background of a script, everything ignores SIGINT until it has a handler of its own."""
+    server = make_server()
+    await server.start()
+    await server.stop()
+
+    def without_handlers() -> subprocess.Popen[bytes]:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return subprocess.Popen(["sleep", "120"], start_new_session=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    # Only the main thread may say what is ignored.
+    waiting = without_handlers()
+    monkeypatch.setattr(server._cluster, "spawn", lambda: waiting)
+    try:
+        starting = asyncio.create_task(server.start())
+        await until(lambda: server._child is waiting)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await until(lambda: waiting.poll() is not None, within=20)
+    finally:
+        waiting.kill()
+        waiting.wait()
 
 
 async def test_a_restored_copy_with_open_modes_is_closed_again(make_server: MakeServer, data_dir: Path) -> None:
