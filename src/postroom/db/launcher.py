@@ -343,8 +343,8 @@ class LocalPostgres:
     def _abandon(self) -> None:
         """The start is given up (interrupted, say): tell a server that we began to end, without waiting for it."""
         if self._child is not None and self._child.poll() is None:
-            # Two signals: SIGINT is the fast shutdown, and SIGTERM ends a server that has no handlers yet. It may ignore
-            # SIGINT until then, as everything does that was started in the background of a script.
+            # SIGINT is the fast shutdown, and SIGTERM ends a server that has no handlers yet: it may ignore SIGINT
+            # until then, as everything does that was started in the background of a script.
             self._child.send_signal(signal.SIGTERM)
             self._child.send_signal(signal.SIGINT)
         self._release_lock()
