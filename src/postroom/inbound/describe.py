@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
+from postroom.inbound import packed
 from postroom.mail import automation, body, imap_data, mime
 from postroom.mail.address import Address
 from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
@@ -17,9 +19,9 @@ from postroom.mail.language import language
 from postroom.mail.links import is_deceptive
 from postroom.mail.protection import protection
 from postroom.mail.refs import RefRules, extract
-from postroom.mail.safety import UNKNOWN, Risk, inspect
+from postroom.mail.safety import UNKNOWN, inspect
 from postroom.mail.subject import clean_subject, normalise_subject
-from postroom.mail.tnef import is_tnef, unpack
+from postroom.mail.tnef import is_tnef
 from postroom.mail.transfer import decoded
 from postroom.mail.tree import pack_tree
 from postroom.mail.verification import find_verification
@@ -157,7 +159,7 @@ def _content(
             raise TooMuchToRead
         found = read(full, message, effort=effort, serve=False)  # HTML is made when somebody asks for it
         degraded |= not found.clean
-        attachments = tuple(_attachments(full, message, quick=effort is not None))
+        attachments = tuple(islice(_attachments(full, message, quick=effort is not None), MAX_ATTACHMENTS))
     kind = automation.classify(full, message, null_sender=null_sender)
     facts += _facts(found, hidden)
     if degraded:
@@ -225,20 +227,17 @@ def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable
     for one in body.attachments(message, full)[:MAX_ATTACHMENTS]:
         part = mime.find_part(message.root, one.path)
         data = b"" if part is None else decoded(full, part)
-        packed = is_tnef(data)
-        if quick and (packed or data.startswith(_CONTAINERS)):
+        holds_more = is_tnef(data)
+        if quick and (holds_more or data.startswith(_CONTAINERS)):
             raise TooMuchToRead
         inspected = inspect(data, one.content_type, one.filename)
         sniffed = None if inspected.sniffed_type == UNKNOWN else inspected.sniffed_type
-        risk = inspected.risk or (_packed_risk(data) if packed else None)
-        yield replace(_part_info(one), sniffed_type=sniffed, risk=None if risk is None else risk.value)
-
-
-def _packed_risk(data: bytes) -> Risk | None:
-    """The worst of what `winmail.dat` holds: it is opened as if it were attached itself (B6, B10)."""
-    found = unpack(data)
-    risks = {inspect(item.data, item.content_type, item.filename).risk for item in found.attachments} if found else ()
-    return next((risk for risk in Risk if risk in risks), None)
+        risk = None if inspected.risk is None else inspected.risk.value
+        found = replace(_part_info(one), sniffed_type=sniffed, risk=risk)
+        if holds_more:
+            yield from packed.opened(found, data)
+        else:
+            yield found
 
 
 def _facts(found: Reading, hidden: bool) -> Iterable[str]:
