@@ -237,6 +237,33 @@ def test_encrypted_mail_has_no_texts() -> None:
     assert len(content.attachments) == 2
 
 
+@pytest.mark.covers("edge:D2", "edge:D3")
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ("From: Ann <ann@example.com>", ()),
+        ("From: ann@example.com <ann@example.com>\r\nReply-To: Ann <ann@mail.example.com>", ()),
+        ('From: "boss@example.com" <ann@example.com>', ("display_name_spoof",)),
+        ("From: =?utf-8?Q?boss=40example.com?= <ann@example.com>", ("display_name_spoof",)),
+        ("From: Ann <ann@example.com>\r\nReply-To: ann@example.org", ("reply_to_mismatch",)),
+        ("Reply-To: ann@example.org", ("parse_degraded",)),
+    ],
+)
+def test_whom_a_message_would_pass_for(fields: str, wanted: tuple[str, ...]) -> None:
+    raw = f"{fields}\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n".encode()
+    assert describe(TRACE, raw, NOW).facts == wanted
+
+
+@pytest.mark.covers("edge:C1")
+@pytest.mark.parametrize(("number", "length", "degraded"), [(200, 20, False), (201, 20, True), (40, 900, True)])
+def test_references_that_were_cut_are_told(number: int, length: int, degraded: bool) -> None:
+    ids = "\r\n ".join(f"<{n}{'x' * length}@example.com>" for n in range(number))
+    raw = f"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nReferences: {ids}\r\n\r\nHello\r\n".encode()
+    content = describe(TRACE, raw, NOW)
+    assert ("parse_degraded" in content.facts) is degraded
+    assert content.reference_ids[-1].startswith(f"{number - 1}x")
+
+
 @pytest.mark.covers("FR-IN-7")
 def test_what_is_new_is_told_from_what_is_quoted() -> None:
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n\r\n"

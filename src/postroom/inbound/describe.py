@@ -14,6 +14,7 @@ from postroom.inbound import packed
 from postroom.mail import automation, body, imap_data, mime
 from postroom.mail.address import Address
 from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
+from postroom.mail.impersonation import display_name_spoof, reply_to_mismatch
 from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible, visible
 from postroom.mail.language import language
 from postroom.mail.links import is_deceptive
@@ -145,6 +146,8 @@ def _content(
         degraded = True
     recipients, cut = _recipients(message)
     degraded |= cut
+    references, complete = message.kept_references()
+    degraded |= not complete
     in_reply_to = message.in_reply_to
     raw_subject = message.subject
     shown = strip_invisible(raw_subject or "")
@@ -162,17 +165,20 @@ def _content(
         attachments = tuple(islice(_attachments(full, message, quick=effort is not None), MAX_ATTACHMENTS))
     kind = automation.classify(full, message, null_sender=null_sender)
     facts += _facts(found, hidden)
+    sender = _point(senders[0]) if senders else None
+    if sender is not None:
+        facts += _posing(sender, recipients)
     if degraded:
         facts.append("parse_degraded")
     return Content(
         rfc_message_id=rfc_message_id,
         in_reply_to=in_reply_to[0] if in_reply_to else None,
-        reference_ids=tuple(message.references),
+        reference_ids=tuple(references),
         raw_sha256=raw_sha256.digest(),
         body_sha256=hashlib.sha256(memoryview(full)[message.root.body_start :]).digest(),
         raw_size=len(full),
         prefix_len=prefix_len,
-        sender=_point(senders[0]) if senders else None,
+        sender=sender,
         recipients=recipients,
         subject=subject,
         thread_subject=normalise_subject(shown.text),
@@ -249,6 +255,15 @@ def _facts(found: Reading, hidden: bool) -> Iterable[str]:
         yield "hidden_text"
     if any(map(is_deceptive, found.links)):
         yield "deceptive_link"
+
+
+def _posing(sender: Mailpoint, recipients: Iterable[tuple[RecipientKind, Mailpoint]]) -> Iterable[str]:
+    """What needs no look-up of whom the message would pass for (inbound §18, D2, D3)."""
+    if display_name_spoof(sender.name, sender.address):
+        yield "display_name_spoof"
+    answers = [point.address for kind, point in recipients if kind is RecipientKind.REPLY_TO]
+    if answers and reply_to_mismatch(sender.address, answers):
+        yield "reply_to_mismatch"
 
 
 def _hides(shown: Stripped) -> bool:
