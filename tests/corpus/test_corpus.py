@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from postroom.mail import automation, body, calendar, cms, mime, tnef, transfer
+from postroom.mail import automation, body, calendar, cms, mime, reports, tnef, transfer
 from postroom.mail import protection as protections
 from postroom.mail.automation import Classification
 from postroom.mail.safety import Inspected, inspect
@@ -97,7 +97,11 @@ def _protection(case: Case, wanted: dict[str, Any]) -> None:
 
 
 def _tnef(case: Case, wanted: dict[str, Any]) -> None:
-    (part,) = tnef.tnef_parts(case.raw, case.message)
+    (part,) = (
+        part
+        for part in reports.leaves(case.message.root)
+        if tnef.says_tnef(part.content_type, body.filename(part)) and tnef.is_tnef(transfer.decoded(case.raw, part, 64))
+    )
     found = tnef.unpack(transfer.decoded(case.raw, part))
     if wanted.get("kept"):
         assert found is None
