@@ -22,6 +22,9 @@ ELSEWHERE = {
     "SPECIAL-USE",
     "CONDSTORE",  # test_modseq
     "QRESYNC",
+    "QUOTA",  # test_quota
+    "QUOTA=RES-STORAGE",
+    "COMPRESS=DEFLATE",  # test_compress
 }
 
 

@@ -152,6 +152,7 @@ class StatusItem(StrEnum):
     HIGHESTMODSEQ = "HIGHESTMODSEQ"
     MAILBOXID = "MAILBOXID"
     APPENDLIMIT = "APPENDLIMIT"
+    DELETED_STORAGE = "DELETED-STORAGE"
 
 
 class ListSelection(StrEnum):
@@ -230,6 +231,27 @@ class Append(Command):
 
     mailbox: str
     messages: tuple[AppendMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuota(Command):
+    """GETQUOTA (RFC 9208 §4.1.1)."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuotaRoot(Command):
+    """GETQUOTAROOT (RFC 9208 §4.1.2)."""
+
+    mailbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compress(Command):
+    """COMPRESS (RFC 4978): the mechanism in upper case."""
+
+    mechanism: str
 
 
 @dataclass(frozen=True, slots=True)

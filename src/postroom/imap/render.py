@@ -233,6 +233,17 @@ def status_line(name: str, items: Iterable[tuple[str, int | str]], *, utf8: bool
     return b"* STATUS %b (%b)\r\n" % (mailbox(name, utf8=utf8), pairs.encode("ascii"))
 
 
+def quota_root_line(name: str, root: str, *, utf8: bool = False) -> bytes:
+    """``* QUOTAROOT INBOX root`` (RFC 9208 §4.2.2)."""
+    return b"* QUOTAROOT %b %b\r\n" % (mailbox(name, utf8=utf8), astring(root.encode(), utf8=utf8))
+
+
+def quota_line(root: str, resources: Iterable[tuple[str, int, int]]) -> bytes:
+    """``* QUOTA root (STORAGE 10 512)``: each resource with its use and its limit (RFC 9208 §4.2.1)."""
+    shown = " ".join(f"{name} {used} {limit}" for name, used, limit in resources)
+    return b"* QUOTA %b (%b)\r\n" % (astring(root.encode()), shown.encode("ascii"))
+
+
 def flags_line(words: Sequence[str]) -> bytes:
     """``* FLAGS (…)`` of SELECT."""
     return b"* FLAGS " + flags(tuple(words)) + CRLF
