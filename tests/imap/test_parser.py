@@ -82,6 +82,12 @@ FOLDERS: list[tuple[bytes, c.Command]] = [
     (b'GETQUOTA ""', c.GetQuota("")),
     (b"GETQUOTAROOT inbox", c.GetQuotaRoot("INBOX")),
     (b"COMPRESS deflate", c.Compress("DEFLATE")),
+    (
+        b"GETMETADATA (MAXSIZE 1024 DEPTH 1) inbox (/shared/A /private/b/c)",
+        c.GetMetadata("INBOX", ("/shared/a", "/private/b/c"), 1024, 1),
+    ),
+    (b'GETMETADATA "" (DEPTH infinity) /private/b', c.GetMetadata("", ("/private/b",), None, None)),
+    (b'SETMETADATA a (/shared/x "y" /shared/z NIL)', c.SetMetadata("a", (("/shared/x", b"y"), ("/shared/z", None)))),
     (b"EXAMINE a]b/c", c.Select("a]b/c", read_only=True)),
     (b"CREATE Work/2026/", c.Create("Work/2026")),
     (b"CREATE MySent (USE (\\sent))", c.Create("MySent", ("\\Sent",))),

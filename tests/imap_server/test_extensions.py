@@ -25,6 +25,7 @@ ELSEWHERE = {
     "QUOTA",  # test_quota
     "QUOTA=RES-STORAGE",
     "COMPRESS=DEFLATE",  # test_compress
+    "METADATA",  # test_metadata
 }
 
 

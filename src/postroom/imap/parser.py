@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from postroom.imap import commands as c
+from postroom.imap import metadata
 from postroom.imap.cursor import (
     DEFAULT_OPTIONS,
     MAX_NUMBER,
@@ -475,6 +476,8 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"GETQUOTA": CommandRow(_get_quota),
         b"GETQUOTAROOT": CommandRow(_one_mailbox(c.GetQuotaRoot)),
         b"COMPRESS": CommandRow(_compress),
+        b"GETMETADATA": CommandRow(metadata.get_metadata),
+        b"SETMETADATA": CommandRow(metadata.set_metadata),
         b"CHECK": _bare(c.Check()),
         b"CLOSE": _bare(c.Close()),
         b"UNSELECT": _bare(c.Unselect()),

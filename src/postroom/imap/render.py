@@ -233,6 +233,16 @@ def status_line(name: str, items: Iterable[tuple[str, int | str]], *, utf8: bool
     return b"* STATUS %b (%b)\r\n" % (mailbox(name, utf8=utf8), pairs.encode("ascii"))
 
 
+def metadata_line(name: str, values: Iterable[tuple[str, bytes | None]], *, utf8: bool = False) -> bytes:
+    """``* METADATA INBOX (/shared/comment "x")``; an empty name is the server (RFC 5464 §4.4.1)."""
+    shown = []
+    for entry, value in values:
+        binary = value is not None and b"\0" in value
+        text = literal_header(len(value), binary=True) + value if binary and value is not None else nstring(value)
+        shown.append(astring(entry.encode()) + b" " + text)
+    return b"* METADATA %b (%b)\r\n" % (mailbox(name, utf8=utf8) if name else b'""', b" ".join(shown))
+
+
 def quota_root_line(name: str, root: str, *, utf8: bool = False) -> bytes:
     """``* QUOTAROOT INBOX root`` (RFC 9208 §4.2.2)."""
     return b"* QUOTAROOT %b %b\r\n" % (mailbox(name, utf8=utf8), astring(root.encode(), utf8=utf8))

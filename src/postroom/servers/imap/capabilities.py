@@ -22,6 +22,7 @@ EXTENSIONS: Final = (
     "QUOTA",
     "QUOTA=RES-STORAGE",
     "COMPRESS=DEFLATE",
+    "METADATA",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
