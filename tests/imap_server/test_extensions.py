@@ -20,6 +20,8 @@ ELSEWHERE = {
     "MOVE",
     "CHILDREN",  # test_folders
     "SPECIAL-USE",
+    "CONDSTORE",  # test_modseq
+    "QRESYNC",
 }
 
 

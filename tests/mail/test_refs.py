@@ -15,6 +15,7 @@ from postroom.mail.refs import (
     Ref,
     RefRules,
     compile_custom,
+    core,
     extract,
     may_stand_unfenced,
 )
@@ -279,3 +280,21 @@ def test_anything_may_be_looked_at(subject: str, text: str) -> None:
     if handed is not None and handed.code is not None:
         assert 4 <= len(handed.code) <= 8
         assert handed.code in f"{subject}\n{text}"
+
+
+_PIECES = st.sampled_from(
+    (
+        *("£", "€", "$", "US$", "GBP", "eur", "Usd", " ", "\n", ".", ",", "/", "-", "#", ":", "+", "(0", "nd"),
+        *("12", "1,234.50", "7", "2026", "03", "2026-03-04", "3/4/2026", "17 March 2026", "3rd of sept", "00", "+44"),
+        *("7700 900123", "invoice", "Rechnung", "inv", "INV-", "order", "PO", "purchase order", "no.", "A1B2", "x"),
+    )
+)
+
+
+@given(st.lists(_PIECES, max_size=12), st.booleans())
+def test_what_is_looked_for_first_passes_over_no_reference(pieces: list[str], day_first: bool) -> None:
+    text = "".join(pieces)
+    found = list(core.find(text, country="GB", day_first=day_first))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "_possible", lambda text: frozenset(core._NEEDS))
+        assert list(core.find(text, country="GB", day_first=day_first)) == found

@@ -81,6 +81,19 @@ class CondStore(SelectParameter):
 
 
 @dataclass(frozen=True, slots=True)
+class QResync(SelectParameter):
+    """``QRESYNC`` (RFC 7162 §3.2.5): what the client has of the mailbox. `known` are its UIDs, None for all.
+
+    The pairs of numbers and UIDs that may follow help servers without a log of what went; ours has one, so that they
+    are read and not kept.
+    """
+
+    uid_validity: int
+    modseq: int
+    known: SequenceSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Select(Command):
     """SELECT, or EXAMINE when `read_only`."""
 

@@ -113,6 +113,11 @@ class ChangedSince(FetchModifier):
     modseq: int
 
 
+@dataclass(frozen=True, slots=True)
+class Vanished(FetchModifier):
+    """``VANISHED``: also what went since (RFC 7162 §3.2.6)."""
+
+
 _WITH_FIELDS = frozenset({SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT})
 _TEXTS = {text.encode(): text for text in SectionText}
 _LABELS = {att: b"PREVIEW" if att is FetchAtt.PREVIEW_LAZY else att.encode() for att in FetchAtt}
@@ -187,7 +192,10 @@ FETCH_MACROS: Mapping[bytes, tuple[FetchItem, ...]] = MappingProxyType(
 )
 
 FETCH_MODIFIERS: Mapping[bytes, Row[FetchModifier]] = MappingProxyType(
-    {b"CHANGEDSINCE": Row(lambda cursor: ChangedSince(_modseq(cursor)), "CONDSTORE")}
+    {
+        b"CHANGEDSINCE": Row(lambda cursor: ChangedSince(_modseq(cursor)), "CONDSTORE"),
+        b"VANISHED": Row.constant(Vanished(), "QRESYNC"),
+    }
 )
 
 

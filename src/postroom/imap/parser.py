@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from postroom.imap import commands as c
-from postroom.imap.cursor import DEFAULT_OPTIONS, MAX_NUMBER64, Cursor, ParserOptions, Row, look_up
+from postroom.imap.cursor import (
+    DEFAULT_OPTIONS,
+    MAX_NUMBER,
+    MAX_NUMBER64,
+    Cursor,
+    ParserOptions,
+    Row,
+    look_up,
+)
 from postroom.imap.errors import BadCommand, Code, ProtocolNo
 from postroom.imap.fetch import read_items, read_modifiers
 from postroom.imap.names import SEPARATOR, decode_name
 from postroom.imap.search import SearchReader, read_charset, read_returns
+from postroom.imap.sequence import STAR
 from postroom.imap.wire import RawCommand
 
 #: Our limits; the first is RFC 2971 §3.3.
@@ -133,8 +142,32 @@ def _one_mailbox(make: Callable[[str], c.Command]) -> ArgumentReader:
     return lambda cursor, _uid: make(_mailbox(cursor))
 
 
+def _qresync(cursor: Cursor) -> c.SelectParameter:
+    cursor.space()
+    cursor.open()
+    uid_validity = cursor.number(1, MAX_NUMBER)
+    cursor.space()
+    modseq = cursor.number(1, MAX_NUMBER64)
+    known = None
+    pairs_allowed = True
+    if not cursor.closes():
+        if not cursor.at(b"("):
+            known = cursor.sequence_set()
+            if known.saved or any(high == STAR for _, high in known.ranges):
+                raise BadCommand("Known UIDs are numbers")
+            pairs_allowed = not cursor.closes()
+        if pairs_allowed:
+            cursor.open()
+            cursor.sequence_set()
+            cursor.space()
+            cursor.sequence_set()
+            if not (cursor.closes() and cursor.closes()):
+                raise BadCommand("Syntax error")
+    return c.QResync(uid_validity, modseq, known)
+
+
 SELECT_PARAMETERS: Mapping[bytes, Row[c.SelectParameter]] = MappingProxyType(
-    {b"CONDSTORE": Row.constant(c.CondStore(), "CONDSTORE")}
+    {b"CONDSTORE": Row.constant(c.CondStore(), "CONDSTORE"), b"QRESYNC": Row(_qresync, "QRESYNC")}
 )
 
 

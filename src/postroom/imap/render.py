@@ -121,6 +121,16 @@ def code_permanent_flags(words: Sequence[str], *, new_keywords: bool = True) -> 
     return f"PERMANENTFLAGS ({' '.join(shown)})"
 
 
+def code_highest_modseq(modseq: int) -> str:
+    """``HIGHESTMODSEQ`` (RFC 7162 §3.1.2)."""
+    return f"HIGHESTMODSEQ {modseq}"
+
+
+def code_modified(numbers: Iterable[int]) -> str:
+    """``MODIFIED``: what a conditional STORE left alone (RFC 7162 §3.1.3)."""
+    return f"MODIFIED {compress(numbers).decode()}"
+
+
 def code_capability(capabilities: Iterable[str]) -> str:
     """``CAPABILITY`` as a code of the greeting or of LOGIN's OK."""
     return "CAPABILITY " + " ".join(capabilities)
@@ -243,10 +253,17 @@ def expunge(sequence: int) -> bytes:
     return b"* %d EXPUNGE\r\n" % sequence
 
 
-def search_line(numbers: Iterable[int]) -> bytes:
-    """``* SEARCH 1 2 3``."""
+def vanished(uids: bytes, *, earlier: bool = False) -> bytes:
+    """``* VANISHED 300:303`` of a compressed set (RFC 7162 §3.2.10); `earlier`: before the session knew the mailbox."""
+    return b"* VANISHED %b%b\r\n" % (b"(EARLIER) " if earlier else b"", uids)
+
+
+def search_line(numbers: Iterable[int], modseq: int | None = None) -> bytes:
+    """``* SEARCH 1 2 3``, and the highest modseq of what was found where it was asked about (RFC 7162 §3.1.5)."""
     found = number_list(numbers)
-    return b"* SEARCH " + found + CRLF if found else b"* SEARCH\r\n"
+    if not found:
+        return b"* SEARCH\r\n"
+    return b"* SEARCH %b%b\r\n" % (found, b"" if modseq is None else b" (MODSEQ %d)" % modseq)
 
 
 def esearch_line(tag: bytes, results: Iterable[tuple[str, bytes]], *, uid: bool = False) -> bytes:

@@ -86,6 +86,18 @@ class SequenceSet:
                 found.append((low - 1, high))
         return _merge(found)
 
+    def overlap(self, parts: Iterable[tuple[int, int]], largest: int) -> Iterator[tuple[int, int]]:
+        """What of closed ranges (ascending, disjoint) is in the set when ``*`` stands for `largest`; ascending."""
+        mine = _merge([(low, high + 1) for low, high in self._pinned(largest) if low <= high])
+        at = 0
+        for low, high in parts:
+            while at < len(mine) and mine[at].stop <= low:
+                at += 1
+            for other in mine[at:]:
+                if other.start > high:
+                    break
+                yield max(low, other.start), min(high, other.stop - 1)
+
     def contains(self, number: int, largest: int) -> bool:
         """Whether `number` is in the set when ``*`` stands for `largest`."""
         return any(low <= number <= high for low, high in self._pinned(largest))
@@ -102,6 +114,29 @@ def indices(ranges: Iterable[range]) -> Iterator[int]:
     """All indices of resolved ranges, ascending."""
     for part in ranges:
         yield from part
+
+
+def compress_ranges(parts: Iterable[tuple[int, int]]) -> bytes:
+    """Closed ranges as they stand on the wire."""
+    return b",".join(_element(low, high) for low, high in parts)
+
+
+def gaps(numbers: Iterable[int], upto: int) -> Iterator[tuple[int, int]]:
+    """The closed ranges from 1 to `upto` that hold none of `numbers` (ascending)."""
+    after = 1
+    for number in numbers:
+        if number > upto:
+            break
+        if number > after:
+            yield after, number - 1
+        after = number + 1
+    if after <= upto:
+        yield after, upto
+
+
+def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """`numbers` as closed ranges, in their order."""
+    return _runs(numbers)
 
 
 def compress(numbers: Iterable[int]) -> bytes:

@@ -77,14 +77,18 @@ def _specials(text: bytes) -> int:
     return len(text) - len(text.translate(None, _SPECIALS))
 
 
-def describe_quickly(prefix: bytes, original: bytes, received_at: datetime) -> Content | None:
+def describe_quickly(
+    prefix: bytes, original: bytes, received_at: datetime, *, with_codes: bool = True
+) -> Content | None:
     """`describe`, if that takes about two milliseconds at most; else None. For mail that `looks_quick`."""
     full = prefix + original
     message = mime.parse(full, trace=len(prefix), max_parts=QUICK_PARTS)
     if message.degraded and _has_parts(message.root, QUICK_PARTS):
         return None
     try:
-        return _content(full, len(prefix), message, received_at, headers_only=False, effort=QUICK_EFFORT)
+        return _content(
+            full, len(prefix), message, received_at, headers_only=False, with_codes=with_codes, effort=QUICK_EFFORT
+        )
     except TooMuchToRead:
         return None
 
@@ -97,15 +101,18 @@ def _has_parts(root: mime.Part, number: int) -> bool:
     return len(pending) >= number
 
 
-def describe(prefix: bytes, original: bytes, received_at: datetime, *, headers_only: bool = False) -> Content:
+def describe(
+    prefix: bytes, original: bytes, received_at: datetime, *, headers_only: bool = False, with_codes: bool = True
+) -> Content:
     """Describe the message `prefix + original`, where `prefix` holds our own trace lines.
 
     Never raises on the content of a message. `headers_only` leaves out what needs the body's structure: for mail that
-    could not be parsed in time (B2).
+    could not be parsed in time (B2). `with_codes` looks for what it would confirm, which counts only for mail that is
+    known to come from whom it says.
     """
     full = prefix + original
     message = _head_of(full, len(prefix)) if headers_only else mime.parse(full, trace=len(prefix))
-    return _content(full, len(prefix), message, received_at, headers_only=headers_only)
+    return _content(full, len(prefix), message, received_at, headers_only=headers_only, with_codes=with_codes)
 
 
 def _head_of(full: bytes, trace: int) -> mime.Message:
@@ -126,6 +133,7 @@ def _content(
     received_at: datetime,
     *,
     headers_only: bool,
+    with_codes: bool,
     effort: int | None = None,
 ) -> Content:
     """The description of a parsed message. Raises `TooMuchToRead` if there is a limit to that."""
@@ -194,7 +202,7 @@ def _content(
         refs=tuple(
             RefInfo(*ref) for ref in extract((("subject", subject), ("body", found.extracted_text)), RefRules())
         ),
-        verifications=tuple(_verifications(subject, found, senders)),
+        verifications=tuple(_verifications(subject, found, senders)) if with_codes else (),
     )
 
 

@@ -83,7 +83,9 @@ class Parser:
         """The child processes that there are now."""
         return [pid for child in self._children for pid in child.process_ids]
 
-    async def describe(self, prefix: bytes, original: bytes, received_at: datetime) -> Content:
+    async def describe(
+        self, prefix: bytes, original: bytes, received_at: datetime, *, with_codes: bool = True
+    ) -> Content:
         """The description of `prefix + original`: headers only and `parse_degraded` if parsing failed or took long."""
         if looks_quick(original):
             try:
@@ -91,14 +93,14 @@ class Parser:
                 # them at each of its statements. So one in each turn of the loop.
                 async with self._turn:
                     await asyncio.sleep(0)
-                    content = describe_quickly(prefix, original, received_at)
+                    content = describe_quickly(prefix, original, received_at, with_codes=with_codes)
             except Exception as error:  # noqa: BLE001 - whatever fails in parsing costs the description only (B2)
                 log.error("parse_failed", error=type(error).__name__, size=len(original))
                 return describe(prefix, original, received_at, headers_only=True)
             if content is not None:
                 return content
         try:
-            return await self.run(len(original), describe, prefix, original, received_at)
+            return await self.run(len(original), describe, prefix, original, received_at, with_codes=with_codes)
         except (ParsingFailed, ParserBusy):
             return await asyncio.to_thread(describe, prefix, original, received_at, headers_only=True)
 

@@ -178,7 +178,9 @@ class Receiver:
         try:
             # The bytes go to the disk while the message is described.
             with self._ingest.begin((prefix, raw), list(_keys(named, ids).values())) as ticket:
-                content = judged(await self._parser.describe(prefix, raw, received_at), judgement)
+                believed = loopback is not None or judgement.verdict == Verdict.PASS.value
+                described = await self._parser.describe(prefix, raw, received_at, with_codes=believed)
+                content = judged(described, judgement)
                 if handling is not None:
                     content = handling.apply(content)
                 filings = await self._filings(named, content.sender, envelope.mail_from)

@@ -4,6 +4,7 @@ Nothing here raises on malformed input; what cannot be decoded comes back as wri
 """
 
 import binascii
+import functools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -115,6 +116,11 @@ def _word_bytes(encoding: str, payload: str) -> bytes:
     return binascii.a2b_base64(data + b"=" * (-len(data) % 4))
 
 
+@functools.lru_cache(1024)  # names are asked for by the same few callers, for each message
+def _key(name: str) -> bytes:
+    return name.lower().encode("utf-8", "replace")
+
+
 class Headers:
     """The fields of one header block, in order; names compare without case (RFC 5322 §1.2.2)."""
 
@@ -143,7 +149,7 @@ class Headers:
                 else:
                     index[key] = [value]
             self._index = index
-        return index.get(name.lower().encode("utf-8", "replace"), [])
+        return index.get(_key(name), [])
 
     def get_raw(self, name: str) -> bytes | None:
         """Value of the first field of that name as it stands in the message, folding included, or None."""

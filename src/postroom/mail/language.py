@@ -8,7 +8,7 @@ import gcld3  # type: ignore[import-untyped]  # it has no types
 
 MIN_LETTERS: Final = 40
 """Letters below which nothing is said; a letter that is a syllable or a word counts for three."""
-_MAX_CHARS: Final = 256
+_MAX_CHARS: Final = 160
 _MAX_BYTES: Final = 1000
 _MIN_PROBABILITY: Final = 0.7
 
@@ -24,7 +24,7 @@ def _identifier() -> gcld3.NNetLanguageIdentifier:
 
 
 def language(text: str) -> str | None:
-    """The language of `text`; None when it is too short or too mixed to say. Looks at its first 256 characters."""
+    """The language of `text`; None when it is too short or too mixed to say. Looks at its first 160 characters."""
     # Addresses and numbers are no words of any language.
     words = " ".join(word for word in text[:_MAX_CHARS].split() if "@" not in word and "://" not in word)
     letters = sum(map(str.isalpha, words)) + (0 if words.isascii() else 2 * len(_DENSE.findall(words)))

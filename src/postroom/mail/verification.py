@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import re2  # type: ignore[import-untyped]  # it has no types
+
 from postroom.mail.html import Link
 
 MAX_TEXT: Final = 2000
@@ -54,24 +56,8 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 _TRIGGER: Final = re.compile(rf"(?<![^\W_])(?:{_any_of(_WORDS)})|{_any_of(_RUNNING)}", re.IGNORECASE)
-# One of these is in every trigger word. Looking for them costs little, and most mail has none.
-_PARTS: Final = (
-    "verif",
-    "code",
-    "otp",
-    "one",
-    "confirm",
-    "sign",
-    "log",
-    "password",
-    "2fa",
-    "authent",
-    "kod",
-    "kood",
-    "cod",
-    "kód",
-)
-_PARTS_BEYOND: Final = ("код", "コード", "验证码", "驗證碼", "인증", "vérif", "código")
+# The same for an automaton that takes a tenth of the time to find nothing, which is what there is in most mail.
+_ANYWHERE: Final = re2.compile(rf"(?i)(?:^|[^\pL\pN])(?:{_any_of(_WORDS)})|{_any_of(_RUNNING)}")
 # A code of another kind: it says what follows is no secret.
 _OTHER_CODE: Final = re.compile(
     r"(?:discount|promo(?:tion(?:al)?)?|coupon|voucher|gift|offer|referral|invite|zip|post(?:al)?|area|country|dress"
@@ -120,10 +106,7 @@ def find_verification(subject: str, text: str, links: Iterable[Link] = ()) -> Ve
 
 def _triggers(head: str) -> Iterator[int]:
     """Where each trigger word ends."""
-    folded = head.lower()
-    if not any(part in folded for part in _PARTS) and (
-        folded.isascii() or not any(part in folded for part in _PARTS_BEYOND)
-    ):
+    if _ANYWHERE.search(head.encode("utf-8", "replace")) is None:
         return
     for number, found in enumerate(_TRIGGER.finditer(head)):
         if number == _MAX_TRIGGERS:

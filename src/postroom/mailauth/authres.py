@@ -4,6 +4,7 @@ Reading forgives what is common, as an empty value or a trailing semicolon, and 
 read. It takes time linear in the field. Writing never lets a value end a line, a comment or a quoted string.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -334,6 +335,7 @@ def _pieces(result: MethodResult, *, utf8: bool) -> Iterator[str]:
         yield f"{_checked(found.type)}.{_checked(found.name)}={_written(found.value, utf8=utf8)}"
 
 
+@functools.lru_cache(256)  # there are few
 def _checked(name: str) -> str:
     if _KEYWORD.fullmatch(name) is None or len(name) > MAX_VALUE:
         raise ValueError("not a keyword")
@@ -341,11 +343,15 @@ def _checked(name: str) -> str:
 
 
 def _plain(text: str, *, utf8: bool) -> str:
+    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable():
+        return text
     text = _CONTROLS.sub("?", text[:MAX_VALUE])
     return text if utf8 else _BEYOND_ASCII.sub("?", text)
 
 
 def _written(text: str, *, utf8: bool, quote: bool = False) -> str:
+    if not quote and len(text) <= MAX_VALUE and _BARE.fullmatch(text) is not None:
+        return text  # as nearly all is
     text = _plain(text, utf8=utf8)
     if not quote and _BARE.fullmatch(text) is not None:
         return text

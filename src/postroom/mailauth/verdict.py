@@ -189,7 +189,8 @@ def _signature(result: SignatureResult, aligned: bool) -> dict[str, Any]:
 
 def _cut(text: str) -> str:
     """Short, and without what JSON in a database cannot hold."""
-    return "".join(c for c in text[:MAX_TEXT] if c.isprintable())
+    text = text[:MAX_TEXT]
+    return text if text.isprintable() else "".join(filter(str.isprintable, text))
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, Any]:

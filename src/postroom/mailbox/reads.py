@@ -169,6 +169,20 @@ class FolderReads:
         flags = [state for state in states if state.uid < uid_next]
         return FolderChanges(folder, now, log_end, placed, flags, removed, complete)
 
+    async def removed_since(self, ref: MailboxRef, folder_id: FolderKey, modseq: int) -> list[int] | None:
+        """UIDs that went after `modseq`, ascending; None when the log does not reach back so far (RFC 7162 §3.2.5).
+
+        Raises `folder_not_found`, `identity_not_found`.
+        """
+        async with self._database.transaction(Isolation.REPEATABLE_READ, readonly=True) as conn:
+            await _point(conn, ref)
+            folder = await folders.by_key(conn, ref, folder_id)
+            if folder.highest_modseq <= modseq:
+                return []
+            if modseq < (await conn.fetchval(_PRUNED, ref.tenant_id, folder_id) or 0):
+                return None
+            return sorted(set(await _removed_since(conn, ref, folder_id, modseq, None)))
+
     async def fetch_rows(
         self,
         ref: MailboxRef,

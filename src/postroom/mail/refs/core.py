@@ -62,7 +62,7 @@ _ORDER: Final = re.compile(
 # What each pattern needs to match at all. One pass of an automaton over all of them takes a tenth of what the patterns
 # themselves take to find nothing, which is what they find in most mail.
 _NEEDS: Final = {
-    "amount": r"(?i)[£€$]|gbp|eur|usd",
+    "amount": r"(?i)(?:[£€$]|gbp|eur|usd) ?[0-9]|[0-9] ?(?:[£€$]|gbp|eur|usd)",
     "phone": r"[+0](?:[ .()/-]{0,3}[0-9]){4}",
     "iso date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
     "number date": r"[0-9][./][0-9]{1,2}[./][0-9]{4}",

@@ -10,6 +10,7 @@ from postroom.base import log as base_log
 from postroom.imap import BadCommand, Code, ProtocolNo, SessionState, Status, parse_sasl_line, render
 from postroom.imap import commands as c
 from postroom.mailbox.models import MailboxRef
+from postroom.servers.imap.capabilities import ENABLES
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.session import Done, Session
 
@@ -41,8 +42,13 @@ async def identify(session: Session, command: c.Id) -> Done:
 
 
 async def enable(session: Session, command: c.Enable) -> Done:
-    # None of the extensions on offer changes the protocol, so there is nothing to enable (RFC 5161 §3.1).
-    session.write(render.enabled_line(()))
+    """What is on offer and was not enabled yet is told; the rest is passed over (RFC 5161 §3.1)."""
+    new: dict[str, None] = {}
+    for word in command.capabilities:
+        if word in ENABLES and word not in session.enabled:
+            session.enable(*ENABLES[word])
+            new[word] = None
+    session.write(render.enabled_line(new))
     return Done("ENABLE completed")
 
 

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from postroom.imap.cursor import ParserOptions
 
 #: Extensions beyond the grammar of mail-server D1 whose words the parser reads.
-EXTENSIONS: Final = ("ESEARCH", "LIST-STATUS", "STATUS=SIZE", "CREATE-SPECIAL-USE", "WITHIN", "OBJECTID", "SAVEDATE")
+EXTENSIONS: Final = (
+    "ESEARCH",
+    "LIST-STATUS",
+    "STATUS=SIZE",
+    "CREATE-SPECIAL-USE",
+    "WITHIN",
+    "OBJECTID",
+    "SAVEDATE",
+    "CONDSTORE",
+    "QRESYNC",
+)
+
+#: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
+ENABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"CONDSTORE": ("CONDSTORE",), "QRESYNC": ("QRESYNC", "CONDSTORE")}
+)
 
 _ALWAYS: Final = (
     "IMAP4rev1",

@@ -9,12 +9,13 @@ from typing import Final
 
 from postroom.base import log as base_log
 from postroom.blobs import StorageError
-from postroom.imap import Code, ProtocolNo, render
+from postroom.imap import BadCommand, Code, ProtocolNo, render
 from postroom.imap import commands as c
-from postroom.imap.fetch import FetchAtt, FetchItem
+from postroom.imap.fetch import ChangedSince, FetchAtt, FetchItem, Vanished
 from postroom.imap.flags import SEEN
 from postroom.mail import imap_data
 from postroom.mail.tree import unpack_tree
+from postroom.mailbox.flags import FlagsNow
 from postroom.mailbox.reads import Columns
 from postroom.mailbox.rules import FlagMode, Flags
 from postroom.servers.imap.ahead import ReadAhead
@@ -24,6 +25,7 @@ from postroom.servers.imap.sections import Piece, SectionItem, pieces, section_i
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.store import GONE
+from postroom.servers.imap.vanished import tell_vanished
 
 PAGE: Final = 1000
 """Messages of a page of facts."""
@@ -75,6 +77,7 @@ class Plan:
     columns: Columns
     needs_facts: bool
     has_flags: bool
+    has_modseq: bool
     marks_seen: bool
 
     @classmethod
@@ -98,11 +101,12 @@ class Plan:
             columns=columns,
             needs_facts=bool(sections) or not atts.isdisjoint(_FACTS),
             has_flags=FetchAtt.FLAGS in atts,
+            has_modseq=FetchAtt.MODSEQ in atts,
             marks_seen=any(section.marks_seen for section in sections),
         )
 
 
-_OF_VIEW: Final = {FetchAtt.UID: b"UID %d", FetchAtt.FLAGS: b"FLAGS %b"}
+_OF_VIEW: Final = {FetchAtt.UID: b"UID %d", FetchAtt.FLAGS: b"FLAGS %b", FetchAtt.MODSEQ: b"MODSEQ (%d)"}
 
 
 class _Shown(dict[Flags, bytes]):
@@ -125,9 +129,14 @@ class _Page:
 async def fetch(session: Session, command: c.Fetch) -> Done:
     """Messages that went meanwhile are left out; where they were named by number, that is a NO (D4, RFC 2180 §4.1)."""
     selected = session.folder()
+    since, items = _changed_since(session, command)
     await session.refresh()
     parts = selected.resolve(command.messages, uid=command.uid)
-    plan = Plan.of(command.items, uid=command.uid)
+    if since is not None:
+        if any(isinstance(one, Vanished) for one in command.modifiers):
+            await tell_vanished(session, selected, since, command.messages)
+        parts = tuple(_changed(selected, parts, since))
+    plan = Plan.of(items, uid=command.uid)
     fetcher = _Fetcher(session, selected, plan)
     await fetcher.run(parts)
     if fetcher.unreadable:
@@ -140,6 +149,35 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
     if fetcher.gone and not command.uid:
         raise GONE
     return Done("FETCH completed")
+
+
+def _changed_since(session: Session, command: c.Fetch) -> tuple[int | None, tuple[FetchItem, ...]]:
+    """From which modseq on messages are meant, and the items: MODSEQ is among them then (RFC 7162 §3.1.4.1)."""
+    since = next((one.modseq for one in command.modifiers if isinstance(one, ChangedSince)), None)
+    if any(isinstance(one, Vanished) for one in command.modifiers) and not (
+        command.uid and session.resyncs and since is not None
+    ):
+        raise BadCommand("VANISHED is for UID FETCH with CHANGEDSINCE, after QRESYNC was enabled")
+    items = command.items
+    if since is not None and all(item.att is not FetchAtt.MODSEQ for item in items):
+        items = (*items, FetchItem(FetchAtt.MODSEQ))
+    if any(item.att is FetchAtt.MODSEQ for item in items):
+        session.enable("CONDSTORE")
+    return since, items
+
+
+def _changed(selected: Selected, parts: Iterable[range], since: int) -> Iterator[range]:
+    """Runs of messages that changed after `since`."""
+    for part in parts:
+        start = None
+        for place, modseq in zip(part, selected.modseqs_at(part), strict=True):
+            if modseq > since:
+                start = place if start is None else start
+            elif start is not None:
+                yield range(start, place)
+                start = None
+        if start is not None:
+            yield range(start, part.stop)
 
 
 class _Fetcher:
@@ -203,6 +241,8 @@ class _Fetcher:
                 columns.append(uids)
             elif item.att is FetchAtt.FLAGS:
                 columns.append(self._flag_column(uids, flags))
+            elif item.att is FetchAtt.MODSEQ:
+                columns.append(list(map(self._selected.modseq, uids)))
             else:
                 fact = _FACTS[item.att]
                 columns.append([fact.value(known) for known in facts if known is not None])
@@ -231,7 +271,7 @@ class _Fetcher:
         ]
         self.gone = self.gone or len(alive) < len(page.uids)
         seen = await self._mark_seen([uid for _, uid, _, words in alive if SEEN not in words])
-        plans = [(place, uid, facts, seen.get(uid, words), self._pieces(facts)) for place, uid, facts, words in alive]
+        plans = [(place, uid, facts, words, self._pieces(facts)) for place, uid, facts, words in alive]
         wants = [
             piece.span
             for _, _, _, _, found in plans
@@ -245,19 +285,19 @@ class _Fetcher:
                 if found is None:
                     self.unreadable.append(uid)
                     continue
-                head = self._head(uid, facts, words, changed=uid in seen)
+                head = self._head(uid, facts, words, seen.get(uid))
                 if not await self._write_message(place + 1, head, found, results):
                     self.unreadable.append(uid)
 
-    async def _mark_seen(self, uids: list[int]) -> dict[int, Flags]:
-        """Set \\Seen where it is not; the flags that these messages have then (D5)."""
+    async def _mark_seen(self, uids: list[int]) -> dict[int, FlagsNow]:
+        """Set \\Seen where it is not; what these messages have then (D5)."""
         if not self._marks_seen or not uids:
             return {}
         session, selected = self._session, self._selected
         stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, FlagMode.ADD, (SEEN,))
         for now in stored:
             selected.silence(now.uid, now.modseq)
-        return {now.uid: now.flags for now in stored}
+        return {now.uid: now for now in stored}
 
     def _pieces(self, facts: Facts) -> list[Piece] | None:
         try:
@@ -266,17 +306,20 @@ class _Fetcher:
             _log.error("part_tree_unreadable")
             return None
 
-    def _head(self, uid: int, facts: Facts, words: Flags, *, changed: bool) -> list[bytes]:
-        """The items that are no octets; FLAGS also when \\Seen was just set."""
+    def _head(self, uid: int, facts: Facts, words: Flags, seen: FlagsNow | None) -> list[bytes]:
+        """The items that are no octets; FLAGS and, where it is followed, MODSEQ also when \\Seen was just set."""
         items = []
         for item in self._plan.items:
             if item.att is FetchAtt.UID:
                 items.append(b"UID %d" % uid)
-            elif item.att is not FetchAtt.FLAGS:
+            elif item.att in _FACTS:
                 fact = _FACTS[item.att]
                 items.append(fact.form % fact.value(facts))
-        if changed or self._plan.has_flags:
-            items.append(b"FLAGS " + render.flags(words, recent=self._selected.is_recent(uid)))
+        if seen is not None or self._plan.has_flags:
+            now = words if seen is None else seen.flags
+            items.append(b"FLAGS " + render.flags(now, recent=self._selected.is_recent(uid)))
+        if self._plan.has_modseq or (seen is not None and self._session.follows_modseq):
+            items.append(b"MODSEQ (%d)" % (self._selected.modseq(uid) if seen is None else seen.modseq))
         return items
 
     async def _write_message(self, number: int, head: list[bytes], found: list[Piece], results: _Results) -> bool:

@@ -85,6 +85,7 @@ async def list_(session: Session, command: c.List) -> Done:
         session.write(render.list_line(attributes, folder.name, extended=extended))
         for wanted in command.returns:
             if isinstance(wanted, c.ListStatus):
+                note_items(session, wanted.items)
                 session.write(render.status_line(folder.name, status_items(folder, wanted.items)))
         await session.drain()
     return Done("LIST completed")
@@ -149,8 +150,15 @@ def _attributes(folder: Folder, parents: frozenset[str]) -> list[str]:
 
 async def status(session: Session, command: c.StatusCommand) -> Done:
     folder = await find(session, command.mailbox)
+    note_items(session, command.items)
     session.write(render.status_line(folder.name, status_items(folder, command.items)))
     return Done("STATUS completed")
+
+
+def note_items(session: Session, items: Iterable[StatusItem]) -> None:
+    """Who asks for HIGHESTMODSEQ follows it (RFC 7162 §3.1)."""
+    if StatusItem.HIGHESTMODSEQ in items:
+        session.enable("CONDSTORE")
 
 
 def status_items(folder: Folder, items: Iterable[StatusItem]) -> list[tuple[str, int | str]]:
@@ -164,6 +172,7 @@ def status_items(folder: Folder, items: Iterable[StatusItem]) -> list[tuple[str,
         StatusItem.UNSEEN: folder.unseen_count,
         StatusItem.DELETED: folder.deleted_count,
         StatusItem.SIZE: folder.total_bytes,
+        StatusItem.HIGHESTMODSEQ: folder.highest_modseq,
         StatusItem.MAILBOXID: f"({folder.public_id})",
     }
     return [(item.value, values[item]) for item in items]

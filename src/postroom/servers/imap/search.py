@@ -45,6 +45,9 @@ _FOLDING: Final = re.compile(rb"\r*\n(?=[ \t])")
 async def run(session: Session, command: c.Search) -> Done:
     """SEARCH, UID SEARCH; with RETURN the answer is ESEARCH."""
     selected = session.folder()
+    by_modseq = _asks_modseq(command.key)
+    if by_modseq:
+        session.enable("CONDSTORE")
     await session.refresh()
     universe = selected.told_uids()
     found = await _Search(session, selected).find(command.key, frozenset(universe))
@@ -52,11 +55,29 @@ async def run(session: Session, command: c.Search) -> Done:
     numbers: Sequence[int] = uids
     if not command.uid:
         numbers = [place + 1 for place, uid in enumerate(universe) if uid in found]
+    modseq = max(map(selected.modseq, uids), default=0) if by_modseq else 0
     if command.returns is None:
-        session.write(render.search_line(numbers))
+        session.write(render.search_line(numbers, modseq or None))
     else:
-        session.write(render.esearch_line(session.tag, _results(command.returns, numbers), uid=command.uid))
+        results = _results(command.returns, numbers)
+        if modseq:
+            results.append(("MODSEQ", b"%d" % modseq))
+        session.write(render.esearch_line(session.tag, results, uid=command.uid))
     return Done("SEARCH completed")
+
+
+def _asks_modseq(key: search.SearchKey) -> bool:
+    """Whether MODSEQ stands anywhere in the tree (RFC 7162 §3.1.5)."""
+    match key:
+        case search.ModSeq():
+            return True
+        case search.And():
+            return any(map(_asks_modseq, key.keys))
+        case search.Or():
+            return _asks_modseq(key.left) or _asks_modseq(key.right)
+        case search.Not():
+            return _asks_modseq(key.key)
+    return False
 
 
 def _results(wanted: Iterable[ReturnOption], numbers: Sequence[int]) -> list[tuple[str, bytes]]:
@@ -109,6 +130,10 @@ class _Search:
     async def of_flag(self, key: search.HasFlag, among: Found) -> Found:
         view = self._selected.view
         return among & {uid for uid, words in zip(view.uids, view.flags, strict=True) if key.flag in words}
+
+    async def of_modseq(self, key: search.ModSeq, among: Found) -> Found:
+        view = self._selected.view
+        return among & {uid for uid, modseq in zip(view.uids, view.modseqs, strict=True) if modseq >= key.modseq}
 
     async def of_recent(self, key: search.Recent, among: Found) -> Found:
         return {uid for uid in among if self._selected.is_recent(uid)}
@@ -290,6 +315,7 @@ _KEYS: Final[Mapping[type[search.SearchKey], _Answer]] = MappingProxyType(
         search.Or: _Search.of_or,
         search.Not: _Search.of_not,
         search.HasFlag: _Search.of_flag,
+        search.ModSeq: _Search.of_modseq,
         search.Recent: _Search.of_recent,
         search.Uids: _Search.of_uids,
         search.Numbers: _Search.of_numbers,
@@ -304,7 +330,7 @@ _KEYS: Final[Mapping[type[search.SearchKey], _Answer]] = MappingProxyType(
     }
 )
 
-_IN_MEMORY: Final = (search.HasFlag, search.Recent, search.Uids, search.Numbers)
+_IN_MEMORY: Final = (search.HasFlag, search.ModSeq, search.Recent, search.Uids, search.Numbers)
 
 
 def _cost(key: search.SearchKey) -> int:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from postroom.imap import Code, ProtocolNo, Status, render
+from postroom.imap import BadCommand, Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.flags import DELETED, SEEN, SYSTEM_FLAGS
 from postroom.mailbox.expunge import MessagesInUse
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.vanished import tell_vanished
 from postroom.servers.imap.views import FolderGone, FolderView
 
 
 async def select(session: Session, command: c.Select) -> Done:
     """SELECT and EXAMINE. A failed one leaves nothing selected; the folder left is not expunged (RFC 3501 §6.3.1)."""
+    had = session.selected is not None
     session.deselect()
+    if had and session.resyncs:
+        # What follows is of the other mailbox (RFC 7162 §3.2.11).
+        session.write(render.untagged(Status.OK, "Previous mailbox is closed", Code.CLOSED))
+    resync = _resync_of(session, command)
     folder = await find(session, command.mailbox)
     try:
         view = await session.shared.views.open(session.ref, folder.id)
@@ -30,10 +36,36 @@ async def select(session: Session, command: c.Select) -> Done:
         raise
     selected = Selected(view, read_only=read_only, recent=recent)
     session.select(selected)
+    if command.parameters:
+        session.enable("CONDSTORE")
     _describe(session, selected)
+    if resync is not None and resync.uid_validity == view.folder.uid_validity:
+        await _catch_up(session, selected, resync)
     if read_only:
         return Done("EXAMINE completed" if command.read_only else "SELECT completed", Code.READ_ONLY, quiet=True)
     return Done("SELECT completed", Code.READ_WRITE, quiet=True)
+
+
+def _resync_of(session: Session, command: c.Select) -> c.QResync | None:
+    """What the client has of the mailbox. Raises `BadCommand` unless it said before that it knows what that means."""
+    found = next((one for one in command.parameters if isinstance(one, c.QResync)), None)
+    if found is not None and not session.resyncs:
+        raise BadCommand("QRESYNC is not enabled")
+    return found
+
+
+async def _catch_up(session: Session, selected: Selected, resync: c.QResync) -> None:
+    """What went and what changed since the client was here (RFC 7162 §3.2.5)."""
+    await tell_vanished(session, selected, resync.modseq, resync.known)
+    known = None if resync.known is None else resync.known.resolve_uids(selected.told_uids())
+    for part in (range(selected.count),) if known is None else known:
+        for place in part:
+            modseq = selected.view.modseqs[place]
+            if modseq > resync.modseq:
+                uid = selected.uids[place]
+                shown = render.flags(selected.view.flags[place], recent=selected.is_recent(uid))
+                session.write(b"* %d FETCH (UID %d FLAGS %b MODSEQ (%d))\r\n" % (place + 1, uid, shown, modseq))
+        await session.drain()
 
 
 async def _recent(view: FolderView, read_only: bool) -> range:
@@ -60,6 +92,7 @@ def _describe(session: Session, selected: Selected) -> None:
         render.untagged(Status.OK, "UIDs are valid", f"UIDVALIDITY {folder.uid_validity}"),
         render.untagged(Status.OK, "Predicted next UID", f"UIDNEXT {folder.uid_next}"),
         render.untagged(Status.OK, "Flags permitted", code),
+        render.untagged(Status.OK, "Highest", render.code_highest_modseq(folder.highest_modseq)),
         render.untagged(Status.OK, "Mailbox id", f"MAILBOXID ({folder.public_id})"),
     )
 

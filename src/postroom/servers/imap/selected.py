@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from postroom.imap import render
 from postroom.imap.flags import SYSTEM_FLAGS
-from postroom.imap.sequence import SequenceSet
+from postroom.imap.sequence import SequenceSet, compress
 from postroom.mailbox.rules import Flags
 from postroom.servers.imap.views import FolderView
 
@@ -77,6 +77,19 @@ class Selected:
             found.append(None if at is None else view.flags[at])
         return found
 
+    def modseqs_at(self, places: range) -> list[int]:
+        """The modseqs now of the messages at these places; 0 where the message went."""
+        view = self.view
+        if self.uids is view.uids:
+            return view.modseqs[places.start : places.stop].tolist()
+        found = (view.index(uid) for uid in self.uids[places.start : places.stop])
+        return [0 if at is None else view.modseqs[at] for at in found]
+
+    def modseq(self, uid: int) -> int:
+        """The modseq of a message now; 0 when it went."""
+        at = self.view.index(uid)
+        return 0 if at is None else self.view.modseqs[at]
+
     def is_gone(self, uid: int) -> bool:
         """Whether a message that the client knows does not exist any more."""
         return self.view.index(uid) is None
@@ -137,10 +150,11 @@ class Selected:
             and self.count == len(view.uids)
         )
 
-    def updates(self, *, expunge: bool) -> Iterator[bytes]:
+    def updates(self, *, expunge: bool, modseq: bool = False, vanished: bool = False) -> Iterator[bytes]:
         """Untagged responses for all that happened, oldest numbering first: FETCH, EXPUNGE, EXISTS, RECENT.
 
-        Without `expunge` messages that went keep their numbers (RFC 3501 §7.4.1); the rest is told. Consume it whole.
+        Without `expunge` messages that went keep their numbers (RFC 3501 §7.4.1); the rest is told. With `modseq` FETCH
+        has it, with `vanished` one response names the UIDs that went in place of EXPUNGE (RFC 7162). Consume it whole.
         """
         view = self.view
         if self.up_to_date:
@@ -156,9 +170,12 @@ class Selected:
             if here is None or there is None or silenced.get(uid) == view.modseqs[there]:
                 continue
             shown = render.flags(view.flags[there], recent=self.is_recent(uid))
-            yield b"* %d FETCH (FLAGS %b UID %d)\r\n" % (here + 1, shown, uid)
+            if modseq:
+                yield b"* %d FETCH (FLAGS %b UID %d MODSEQ (%d))\r\n" % (here + 1, shown, uid, view.modseqs[there])
+            else:
+                yield b"* %d FETCH (FLAGS %b UID %d)\r\n" % (here + 1, shown, uid)
         if expunge and self._pending:
-            yield from self._tell_expunged()
+            yield from self._tell_expunged(vanished=vanished)
         yield from self._tell_arrivals()
 
     def _read_journal(self) -> list[int]:
@@ -180,10 +197,13 @@ class Selected:
         self._modseq = view.modseq
         return list(changed)
 
-    def _tell_expunged(self) -> Iterator[bytes]:
+    def _tell_expunged(self, *, vanished: bool) -> Iterator[bytes]:
         places = sorted(place for uid in self._pending if (place := self.index(uid)) is not None)
-        for shift, place in enumerate(places):
-            yield render.expunge(place + 1 - shift)
+        if vanished:
+            yield render.vanished(compress(self.uids[place] for place in places))
+        else:
+            for shift, place in enumerate(places):
+                yield render.expunge(place + 1 - shift)
         self._pending = []
         self.uids = self.view.uids
         self.count = bisect_right(self.uids, self._top)

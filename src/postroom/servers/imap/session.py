@@ -94,13 +94,18 @@ class SharedState:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The tagged OK of a command. With `quiet` nothing else is told before it; with `nothing` it was given already."""
+    """The tagged OK of a command. With `quiet` nothing else is told before it; with `nothing` it was given already.
+
+    With `went`, something went from the selected folder: who follows it by modseq is told how far it is now (RFC 7162
+    §3.2.7).
+    """
 
     text: str
     code: str | None = None
     status: Status = Status.OK
     quiet: bool = False
     nothing: bool = False
+    went: bool = False
 
 
 class PendingAnswer(Protocol):
@@ -137,6 +142,7 @@ class Session:
         "_out",
         "_out_size",
         "append_target",
+        "enabled",
         "login_failures",
         "principal",
         "reader",
@@ -159,6 +165,7 @@ class Session:
         self.tag = b""
         self.login_failures = 0
         self.append_target: tuple[str, Folder] | None = None
+        self.enabled: frozenset[str] = frozenset()
         self._handlers = handlers
         self._in_flight: deque[PendingAnswer] | None = None
         self._bad = 0
@@ -190,6 +197,23 @@ class Session:
         return capabilities(
             signed_in=self.principal is not None, may_sign_in=self.may_sign_in, may_start_tls=self.may_start_tls
         )
+
+    # -- what the client asked for once and for all
+
+    @property
+    def follows_modseq(self) -> bool:
+        """Whether FETCH responses that the client did not ask for have MODSEQ (RFC 7162 §3.1)."""
+        return "CONDSTORE" in self.enabled
+
+    @property
+    def resyncs(self) -> bool:
+        """Whether what went is told by UID (RFC 7162 §3.2.10)."""
+        return "QRESYNC" in self.enabled
+
+    def enable(self, *words: str) -> None:
+        """From now on; also by commands that only those use who know it (RFC 7162 §3.1)."""
+        if not self.enabled.issuperset(words):
+            self.enabled |= frozenset(words)
 
     @property
     def is_key(self) -> bool:
@@ -285,7 +309,7 @@ class Session:
             return
         await self.refresh(force=force)
         await selected.claim_recent()
-        for line in selected.updates(expunge=expunge):
+        for line in selected.updates(expunge=expunge, modseq=self.follows_modseq, vanished=self.resyncs):
             self.write(line)
         await self.drain()
 
@@ -412,7 +436,10 @@ class Session:
             if not answer.quiet:
                 await self._tell_after(command)
             self._bad = max(0, self._bad - 1)
-            self.write(render.tagged(raw.tag, answer.status, answer.text, answer.code))
+            code = answer.code
+            if answer.went and self.resyncs and self.selected is not None and self.selected.up_to_date:
+                code = render.code_highest_modseq(self.selected.view.folder.highest_modseq)
+            self.write(render.tagged(raw.tag, answer.status, answer.text, code))
         except Disconnected:
             raise
         except Exception as error:  # noqa: BLE001 - every command is answered; the cause is in the log

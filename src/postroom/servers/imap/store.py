@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroom.imap import Code, ProtocolNo, render
+from postroom.imap import Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.commands import StoreMode
 from postroom.imap.flags import DELETED
-from postroom.mailbox.flags import FlagsNow
+from postroom.mailbox.flags import FlagResult, FlagsNow
 from postroom.mailbox.rules import FlagMode, Flags, LimitExceeded, change_flags
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
@@ -24,25 +24,44 @@ async def store(session: Session, command: c.Store) -> Done:
     selected = session.writable_folder()
     if DELETED in command.flags and command.mode is not StoreMode.REMOVE:
         session.forbid_keys()
+    since = next((one.modseq for one in command.modifiers if isinstance(one, c.UnchangedSince)), None)
+    if since is not None:
+        session.enable("CONDSTORE")
     await session.refresh()
     parts = selected.resolve(command.messages, uid=command.uid)
     mode, words = _MODES[command.mode], frozenset(command.flags)
     missing = False
+    modified: list[int] = []
     for part in parts:
         for start in range(part.start, part.stop, _CHUNK):
             places = range(start, min(start + _CHUNK, part.stop))
             uids = selected.uids[places.start : places.stop].tolist()
             before = dict(zip(uids, selected.flags_at(places), strict=True))
-            stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words)
+            stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words, since)
             missing = missing or len(stored) < len(uids)
+            refused = [now for now in stored if now.result is FlagResult.MODIFIED]
+            modified += (now.uid for now in refused)
             if command.silent:
                 _keep_silent(selected, stored, before, mode, words)
+                _tell(session, selected, refused, uid=command.uid)
+                if session.follows_modseq:
+                    _tell_modseqs(session, selected, stored, uid=command.uid)
             else:
                 _tell(session, selected, stored, uid=command.uid)
-                await session.drain()
-    if missing and not command.uid:
-        raise GONE
-    return Done("STORE completed")
+            await session.drain()
+    return _stored(selected, modified, missing=missing and not command.uid, uid=command.uid)
+
+
+def _stored(selected: Selected, modified: list[int], *, missing: bool, uid: bool) -> Done:
+    """The answer, with what a conditional STORE left alone. Raises `ProtocolNo` where messages named by number went."""
+    if not modified:
+        if missing:
+            raise GONE
+        return Done("STORE completed")
+    places = (selected.index(one) for one in modified)
+    shown = modified if uid else [place + 1 for place in places if place is not None]
+    status = Status.NO if missing else Status.OK
+    return Done("Some of the messages were changed meanwhile", render.code_modified(shown), status)
 
 
 def _tell(session: Session, selected: Selected, stored: list[FlagsNow], *, uid: bool) -> None:
@@ -51,11 +70,19 @@ def _tell(session: Session, selected: Selected, stored: list[FlagsNow], *, uid: 
         if place is None:
             continue
         selected.silence(now.uid, now.modseq)
+        head = b"UID %d " % now.uid if uid else b""
+        tail = b" MODSEQ (%d)" % now.modseq if session.follows_modseq else b""
         shown = render.flags(now.flags, recent=selected.is_recent(now.uid))
-        if uid:
-            session.write(b"* %d FETCH (UID %d FLAGS %b)\r\n" % (place + 1, now.uid, shown))
-        else:
-            session.write(b"* %d FETCH (FLAGS %b)\r\n" % (place + 1, shown))
+        session.write(b"* %d FETCH (%bFLAGS %b%b)\r\n" % (place + 1, head, shown, tail))
+
+
+def _tell_modseqs(session: Session, selected: Selected, stored: list[FlagsNow], *, uid: bool) -> None:
+    """Silent as it was, a change has a modseq that the client has to know (RFC 7162 §3.1.3)."""
+    for now in stored:
+        place = selected.index(now.uid)
+        if place is not None and now.result is FlagResult.CHANGED:
+            head = b"UID %d " % now.uid if uid else b""
+            session.write(b"* %d FETCH (%bMODSEQ (%d))\r\n" % (place + 1, head, now.modseq))
 
 
 def _keep_silent(
@@ -70,7 +97,7 @@ def _keep_silent(
     expected: dict[Flags, Flags] = {}
     for now in stored:
         old = before[now.uid]
-        if old is None or now.uid in untold:
+        if old is None or now.uid in untold or now.result is FlagResult.MODIFIED:
             continue
         new = expected.get(old)
         if new is None:
@@ -90,6 +117,7 @@ async def expunge(session: Session, command: c.Expunge) -> Done:
     if command.uids is not None:
         parts = selected.resolve(command.uids, uid=True)
         uids = [uid for part in parts for uid in selected.uids[part.start : part.stop]]
+    gone: list[int] = []
     if uids is None or uids:
-        await session.services.mailboxes.expunge(session.ref, selected.view.id, uids)
-    return Done("EXPUNGE completed")
+        gone = await session.services.mailboxes.expunge(session.ref, selected.view.id, uids)
+    return Done("EXPUNGE completed", went=bool(gone))

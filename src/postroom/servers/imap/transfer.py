@@ -33,7 +33,7 @@ async def move(session: Session, command: c.Move) -> Done:
     code = _code(done)
     if code is not None:
         session.write(render.untagged(Status.OK, "Moved", code))
-    return Done("MOVE completed")
+    return Done("MOVE completed", went=bool(done.pairs))
 
 
 async def _wanted(session: Session, command: c.Copy | c.Move) -> list[int]:
