@@ -27,6 +27,7 @@ from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.net.mx import RoutePolicy
 from postroom.outbound.accept import Acceptance, Also
+from postroom.outbound.address_bounces import AddressBounces
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
@@ -176,6 +177,19 @@ def returns_of(
         role_mail=role_mail,
         directory=directory,
         platform_domain=core.settings.platform_domain,
+        changed=changed,
+    )
+
+
+def address_bounces_of(core: Core, parser: Parser, *, changed: Changed) -> AddressBounces:
+    """What sorts the bounces that come to addresses."""
+    return AddressBounces(
+        core.database,
+        core.blobs,
+        parser,
+        core.clock,
+        core.ids,
+        relay=core.settings.queue.relay_host,
         changed=changed,
     )
 
@@ -409,6 +423,7 @@ __all__ = [
     "Inside",
     "MailOut",
     "Outlet",
+    "address_bounces_of",
     "dkim_keys_of",
     "forwarding_of",
     "open_outlet",

@@ -14,10 +14,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.mail import automation, body, mime, transfer
+from postroom.inbound.describe import describe
+from postroom.mail import automation, mime
 from postroom.mail.automation import Classification
-from postroom.mail.safety import Inspected, inspect
 from postroom.mailauth.zone import Trouble, Written, Zone
+from postroom.mailbox.models import Content
+from tests.corpus.reading import NOW
 
 HERE: Final = Path(__file__).parent
 EXPECTED: Final = sorted(HERE.glob("*/*-*.toml"))
@@ -66,17 +68,9 @@ class Case:
         return automation.classify(self.raw, self.message, null_sender=self.envelope["from"] == "")
 
     @cached_property
-    def attachments(self) -> list[body.AttachmentInfo]:
-        return body.attachments(self.message, self.raw)
-
-    @cached_property
-    def inspected(self) -> list[Inspected]:
-        parts = [self.message.part(item.path) for item in self.attachments]
-        return [
-            inspect(transfer.decoded(self.raw, part), item.content_type, item.filename)
-            for part, item in zip(parts, self.attachments, strict=True)
-            if part is not None
-        ]
+    def described(self) -> Content:
+        """What would be stored of it."""
+        return describe(b"", self.raw, NOW)
 
 
 @cache

@@ -24,7 +24,7 @@ from postroom.app import Core, open_core
 from postroom.base.clock import ManualClock
 from postroom.base.secrets import ensure_secrets, load_secrets
 from postroom.base.settings import load as load_settings
-from postroom.directory.models import Identity, NewIdentity
+from postroom.directory.models import Identity, IdentityKind, NewIdentity
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.net.known_names import KnownNames
 from postroom.node import Node
@@ -160,11 +160,11 @@ class Room:
     tenants: Sequence[int]
     made: int = 0
 
-    async def mailbox(self) -> Mailbox:
+    async def mailbox(self, kind: IdentityKind = IdentityKind.AGENT) -> Mailbox:
         """A new one, with a key that reads it."""
         tenant_id = self.tenants[self.made % TENANTS]
         self.made += 1
-        identity, _ = await self.core.identities.create(tenant_id, NewIdentity(f"box{self.made}", "Box"))
+        identity, _ = await self.core.identities.create(tenant_id, NewIdentity(f"box{self.made}", "Box", kind))
         rights = tuple(sorted(MAY_HOLD[Level.IDENTITY] - OWNER_ONLY))
         _, text = await self.core.keys.create(None, NewKey("k", Level.IDENTITY, rights, tenant_id, identity.id))
         return Mailbox(identity, text)
@@ -352,7 +352,14 @@ class Run:
         box = await self._room.mailbox()
         for name in case.known.get("after", ()):
             await self._put(lines, self._cases[name], box)
-        return await self._put(lines, case, box)
+        served = await self._put(lines, case, box)
+        if is_backscatter(case) and not served.is_stored:
+            # Agents are not told of bounces of what they never sent (D4); people have them in Junk.
+            assert (await self._room.get(box, "/messages")).json()["data"] == []
+            again = await self._put(lines, case, await self._room.mailbox(IdentityKind.PERSON))
+            again.replies[:0] = served.replies
+            return again
+        return served
 
     async def _put(self, lines: Lines, case: Case, box: Mailbox) -> Served:
         room = self._room
@@ -364,7 +371,7 @@ class Run:
             served = await room.deliver(lines, case, box)
             found = _QUEUED.search(served.replies[-1])
             message_id = "" if found is None else found[0]
-            if message_id:
+            if message_id and box.identity.kind is IdentityKind.AGENT:
                 served.fetched = await room.fetch(box)
         if message_id:
             await room.look(served, case, box, message_id)
@@ -374,3 +381,9 @@ class Run:
             box.threads[case.name] = served.stored["thread_id"], served.stored["seq"]
             served.threads = {name: thread for name, (thread, _) in box.threads.items()}
         return served
+
+
+def is_backscatter(case: Case) -> bool:
+    """Whether it is a bounce, from nobody, that says what it is about: and nobody here sent that."""
+    about = case.expect.get("dsn", {}).get("original_message_id")
+    return case.expect.get("kind") == "dsn" and about is not None and case.envelope["from"] == ""

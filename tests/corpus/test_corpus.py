@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from postroom.inbound.describe import describe
-from postroom.mail import calendar, cms, tnef, transfer
+from postroom.mail import body, calendar, cms, reports, tnef, transfer
 from postroom.mail import protection as protections
+from postroom.mail.safety import UNKNOWN
 from tests.corpus import reading
 from tests.corpus.cases import EXPECTED, Case, load
 from tests.corpus.judging import METHODS, check_auth, judge
@@ -31,7 +31,7 @@ def _text_contains(case: Case, wanted: list[str]) -> None:
 
 
 def _flags(case: Case, wanted: list[str]) -> None:
-    assert FLAGS.intersection(describe(b"", case.raw, reading.NOW).facts) == set(wanted)
+    assert FLAGS.intersection(case.described.facts) == set(wanted)
 
 
 def _protection(case: Case, wanted: dict[str, Any]) -> None:
@@ -50,7 +50,11 @@ def _protection(case: Case, wanted: dict[str, Any]) -> None:
 
 
 def _tnef(case: Case, wanted: dict[str, Any]) -> None:
-    (part,) = tnef.tnef_parts(case.raw, case.message)
+    (part,) = (
+        part
+        for part in reports.leaves(case.message.root)
+        if tnef.says_tnef(part.content_type, body.filename(part)) and tnef.is_tnef(transfer.decoded(case.raw, part, 64))
+    )
     found = tnef.unpack(transfer.decoded(case.raw, part))
     if wanted.get("kept"):
         assert found is None
@@ -111,14 +115,14 @@ _check("subject", lambda case: case.message.subject)
 _check("message_id", lambda case: case.message.message_id)
 _check("in_reply_to", lambda case: next(iter(case.message.in_reply_to), ""))
 _check("references", lambda case: case.message.references)
-_check("normalised", lambda case: describe(b"", case.raw, reading.NOW).thread_subject)
+_check("normalised", lambda case: case.described.thread_subject)
 _check("kind", lambda case: case.classified.kind.value)
 _check("automated", lambda case: case.classified.automated)
 _check("signs", lambda case: [sign.value for sign in case.classified.evidence])
 _check("hop", lambda case: case.classified.hop)
-_check("attachments", lambda case: [item.filename for item in case.attachments])
-_check("sniffed", lambda case: [item.sniffed_type for item in case.inspected])
-_check("risks", lambda case: [item.risk.value if item.risk else "none" for item in case.inspected])
+_check("attachments", lambda case: [part.filename for part in case.described.attachments])
+_check("sniffed", lambda case: [part.sniffed_type or UNKNOWN for part in case.described.attachments])
+_check("risks", lambda case: [part.risk or "none" for part in case.described.attachments])
 CHECKS.update(
     {
         "text_contains": _text_contains,

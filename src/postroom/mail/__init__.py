@@ -4,5 +4,6 @@
 `header`, `address`, `date`, `ids` and `subject` read fields, `transfer` and `charset` decode content, `body` chooses
 and derives text, `imap_data` renders what IMAP serves. `automation` tells what kind of message it is, with `dsn`,
 `mdn`, `arf` and `calendar`; `protection` whether it is encrypted or signed, `safety` what its attachments are, `tnef`
-unpacks `winmail.dat`. Nothing here raises on the content of a message.
+unpacks `winmail.dat`; `impersonation` tells whom it would pass for, `confusables` which names look alike. Nothing here
+raises on the content of a message.
 """

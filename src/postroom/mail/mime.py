@@ -16,7 +16,7 @@ from postroom.mail.address import MAX_ADDRESSES, Address, read_addresses
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import render_envelope
 from postroom.mail.header import FIELD, Headers, decode_value
-from postroom.mail.ids import normalise_message_id, parse_references
+from postroom.mail.ids import kept_references, normalise_message_id, parse_references
 
 PARSER_VERSION: Final = 3
 """Raised whenever the same bytes would give another tree or other derived values (decision B21)."""
@@ -191,7 +191,11 @@ class Message:
     @property
     def references(self) -> list[str]:
         """Normalised ids, the last 200, malformed ones skipped."""
-        return parse_references(self.headers.get("references") or "")
+        return self.kept_references()[0]
+
+    def kept_references(self) -> tuple[list[str], bool]:
+        """`references`, and whether that is all of them."""
+        return kept_references(self.headers.get("references") or "")
 
 
 def parse(raw: bytes, *, trace: int = 0, max_depth: int = MAX_DEPTH, max_parts: int = MAX_PARTS) -> Message:

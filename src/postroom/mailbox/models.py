@@ -124,6 +124,7 @@ class PartInfo:
     """An attachment of a message: where it is in the part tree and what it calls itself."""
 
     part_path: str
+    """Of its part (`2.1`), or of the part that it is packed in and its place there, from one (`2.1/3`)."""
     filename: str | None
     content_type: str
     size: int
@@ -133,6 +134,17 @@ class PartInfo:
     """The media type that its first bytes speak of, where they speak of one."""
     risk: str | None = None
     """What makes it dangerous (inbound.md §25)."""
+
+
+def part_of(part_path: str) -> tuple[int, ...]:
+    """The numbers of the part that an attachment is, or is packed in."""
+    return tuple(int(number) for number in part_path.partition("/")[0].split("."))
+
+
+def part_place(part_path: str) -> int | None:
+    """The place of an attachment in the part that it is packed in, from one; None for one that is a part itself."""
+    _, packed, place = part_path.partition("/")
+    return int(place) if packed else None
 
 
 @dataclass(frozen=True, slots=True)

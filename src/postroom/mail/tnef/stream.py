@@ -56,6 +56,7 @@ class Type(IntEnum):
     OBJECT = 0x000D
     STRING8 = 0x001E
     UNICODE = 0x001F
+    TIME = 0x0040
     BINARY = 0x0102
 
 

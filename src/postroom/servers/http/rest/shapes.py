@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, get_args
 
-from postroom.events.catalogue import timestamp, trust
+from postroom.events.catalogue import ENCRYPTED, timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint, RefInfo
 from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
 from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
@@ -69,8 +69,9 @@ def message(
         "subject": view.subject[:MAX_SUBJECT],
         "sent_at": timestamp(view.sent_at),
         "received_at": timestamp(view.received_at),
-        "extracted_text": view.extracted_text,
-        "text": view.text,
+        # Nothing can be read of it, which is not the same as that nothing stands there (inbound §13).
+        "extracted_text": None if ENCRYPTED in view.facts else view.extracted_text,
+        "text": None if ENCRYPTED in view.facts else view.text,
         "html": view.html,
         "attachments": [attachment(item) for item in view.attachments],
         "labels": list(view.labels[:MAX_LABELS]),

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from functools import cache
 from typing import Final
 
-from postroom.accounts.confusables_data import PROTOTYPES, SCRIPTS
+from postroom.mail.confusables_data import PROTOTYPES, SCRIPTS
 
 MAX_LENGTH: Final = 1024
 """Characters of a name that are looked at; no name that is folded may be longer."""

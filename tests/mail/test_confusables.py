@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.accounts.confusables import _table, fold, has_right_to_left, is_mixed_script
-from postroom.accounts.confusables_data import UNICODE_VERSION
+from postroom.mail.confusables import _table, fold, has_right_to_left, is_mixed_script
+from postroom.mail.confusables_data import UNICODE_VERSION
 
 ASCII_NAMES = st.text(alphabet="abcdefghijklmnopqrstuvwxyz0123456789.-_", min_size=1, max_size=40)
 ANY = st.text(max_size=60)

@@ -1,6 +1,6 @@
 """Unicode's own data as the ICU library of the system tells it: the oracle of, and the source for, `confusables_data`.
 
-`python tests/accounts/icu_oracle.py > src/postroom/accounts/confusables_data.py` writes the module again, after an
+`python tests/mail/icu_oracle.py > src/postroom/mail/confusables_data.py` writes the module again, after an
 upgrade of ICU.
 """
 
