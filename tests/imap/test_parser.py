@@ -23,7 +23,7 @@ from postroom.imap.wire import CommandReader, RawCommand
 EVERYTHING = ParserOptions(
     capabilities=frozenset(
         {"CONDSTORE", "OBJECTID", "SAVEDATE", "PREVIEW", "BINARY", "ESEARCH", "SEARCHRES", "WITHIN", "MULTIAPPEND"}
-        | {"CREATE-SPECIAL-USE", "STATUS=SIZE", "IMAP4rev2", "APPENDLIMIT"}
+        | {"QRESYNC", "QUOTA=RES-STORAGE", "CREATE-SPECIAL-USE", "STATUS=SIZE", "IMAP4rev2", "APPENDLIMIT"}
     )
 )
 UTF8 = ParserOptions(utf8=True)
@@ -73,6 +73,21 @@ FOLDERS: list[tuple[bytes, c.Command]] = [
     (b"select Entw&APw-rfe", c.Select("Entwürfe")),
     (b'SELECT "A \\"B\\""', c.Select('A "B"')),
     (b'SELECT "INBOX" (CONDSTORE)', c.Select("INBOX", False, (c.CondStore(),))),
+    (b"SELECT a (QRESYNC (67890007 20050715))", c.Select("a", False, (c.QResync(67890007, 20050715),))),
+    (
+        b"EXAMINE a (QRESYNC (1 2 41,43:211 (1:3 5:7)))",
+        c.Select("a", True, (c.QResync(1, 2, SequenceSet(((41, 41), (43, 211)))),)),
+    ),
+    (b"SELECT a (QRESYNC (1 2 (1 5)) CONDSTORE)", c.Select("a", False, (c.QResync(1, 2), c.CondStore()))),
+    (b'GETQUOTA ""', c.GetQuota("")),
+    (b"GETQUOTAROOT inbox", c.GetQuotaRoot("INBOX")),
+    (b"COMPRESS deflate", c.Compress("DEFLATE")),
+    (
+        b"GETMETADATA (MAXSIZE 1024 DEPTH 1) inbox (/shared/A /private/b/c)",
+        c.GetMetadata("INBOX", ("/shared/a", "/private/b/c"), 1024, 1),
+    ),
+    (b'GETMETADATA "" (DEPTH infinity) /private/b', c.GetMetadata("", ("/private/b",), None, None)),
+    (b'SETMETADATA a (/shared/x "y" /shared/z NIL)', c.SetMetadata("a", (("/shared/x", b"y"), ("/shared/z", None)))),
     (b"EXAMINE a]b/c", c.Select("a]b/c", read_only=True)),
     (b"CREATE Work/2026/", c.Create("Work/2026")),
     (b"CREATE MySent (USE (\\sent))", c.Create("MySent", ("\\Sent",))),

@@ -22,6 +22,10 @@ ELSEWHERE = {
     "SPECIAL-USE",
     "CONDSTORE",  # test_modseq
     "QRESYNC",
+    "QUOTA",  # test_quota
+    "QUOTA=RES-STORAGE",
+    "COMPRESS=DEFLATE",  # test_compress
+    "METADATA",  # test_metadata
 }
 
 

@@ -152,6 +152,7 @@ class StatusItem(StrEnum):
     HIGHESTMODSEQ = "HIGHESTMODSEQ"
     MAILBOXID = "MAILBOXID"
     APPENDLIMIT = "APPENDLIMIT"
+    DELETED_STORAGE = "DELETED-STORAGE"
 
 
 class ListSelection(StrEnum):
@@ -230,6 +231,45 @@ class Append(Command):
 
     mailbox: str
     messages: tuple[AppendMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuota(Command):
+    """GETQUOTA (RFC 9208 §4.1.1)."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuotaRoot(Command):
+    """GETQUOTAROOT (RFC 9208 §4.1.2)."""
+
+    mailbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetMetadata(Command):
+    """GETMETADATA (RFC 5464 §4.2): names in lower case; an empty `mailbox` is the server, `depth` None is all."""
+
+    mailbox: str
+    entries: tuple[str, ...]
+    max_size: int | None = None
+    depth: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetMetadata(Command):
+    """SETMETADATA (RFC 5464 §4.3): names in lower case with their values, None to remove them."""
+
+    mailbox: str
+    values: tuple[tuple[str, bytes | None], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Compress(Command):
+    """COMPRESS (RFC 4978): the mechanism in upper case."""
+
+    mechanism: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from postroom.imap import commands as c
+from postroom.imap import metadata
 from postroom.imap.cursor import (
     DEFAULT_OPTIONS,
     MAX_NUMBER,
@@ -235,6 +236,7 @@ STATUS_ITEMS: Mapping[bytes, Row[c.StatusItem]] = MappingProxyType(
         b"HIGHESTMODSEQ": Row.constant(c.StatusItem.HIGHESTMODSEQ, "CONDSTORE"),
         b"MAILBOXID": Row.constant(c.StatusItem.MAILBOXID, "OBJECTID"),
         b"APPENDLIMIT": Row.constant(c.StatusItem.APPENDLIMIT, "APPENDLIMIT"),
+        b"DELETED-STORAGE": Row.constant(c.StatusItem.DELETED_STORAGE, "QUOTA=RES-STORAGE"),
     }
 )
 
@@ -350,6 +352,16 @@ def _append_message(cursor: Cursor) -> c.AppendMessage:
     return c.AppendMessage(flags, date, data, binary)
 
 
+def _get_quota(cursor: Cursor, _uid: bool) -> c.Command:
+    cursor.space()
+    return c.GetQuota(cursor.unicode())
+
+
+def _compress(cursor: Cursor, _uid: bool) -> c.Command:
+    cursor.space()
+    return c.Compress(cursor.atom().decode("ascii").upper())
+
+
 # -- messages
 
 
@@ -461,6 +473,11 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"NAMESPACE": _bare(c.Namespace()),
         b"STATUS": CommandRow(_status),
         b"APPEND": CommandRow(_append),
+        b"GETQUOTA": CommandRow(_get_quota),
+        b"GETQUOTAROOT": CommandRow(_one_mailbox(c.GetQuotaRoot)),
+        b"COMPRESS": CommandRow(_compress),
+        b"GETMETADATA": CommandRow(metadata.get_metadata),
+        b"SETMETADATA": CommandRow(metadata.set_metadata),
         b"CHECK": _bare(c.Check()),
         b"CLOSE": _bare(c.Close()),
         b"UNSELECT": _bare(c.Unselect()),

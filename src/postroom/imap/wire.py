@@ -171,6 +171,12 @@ class CommandReader:
         self._reset()
         return size
 
+    def take_buffer(self) -> bytes:
+        """Everything not yet handed out, which is no text of commands as it stands (COMPRESS)."""
+        data = bytes(self._buf)
+        self.discard_buffer()
+        return data
+
     @property
     def buffered(self) -> int:
         """Bytes held that belong to no event yet."""

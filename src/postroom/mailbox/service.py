@@ -19,6 +19,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import StorageError
 from postroom.db import Connection, Database, is_serialization
 from postroom.mailbox import expunge, flags, folders, placing, threads, transfer
+from postroom.mailbox.annotations import Annotations
 from postroom.mailbox.expunge import MessagesInUse, Removed
 from postroom.mailbox.flags import FlagsNow
 from postroom.mailbox.models import Folder, FolderKey, MailboxRef, SpecialUse
@@ -64,6 +65,7 @@ class Mailboxes:
         self._ids = ids
         self._changed = changed
         self.reads = FolderReads(database)
+        self.annotations = Annotations(database)
         self.queries = MessageQueries(database)
 
     # -- folders -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,10 @@ EXTENSIONS: Final = (
     "SAVEDATE",
     "CONDSTORE",
     "QRESYNC",
+    "QUOTA",
+    "QUOTA=RES-STORAGE",
+    "COMPRESS=DEFLATE",
+    "METADATA",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).

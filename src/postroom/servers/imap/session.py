@@ -55,6 +55,10 @@ class Wire(Protocol):
     peer_ip: str
     secure: bool
 
+    @property
+    def compressed(self) -> bool:
+        """Whether the connection is compressed (RFC 4978)."""
+
     def send(self, buffers: Iterable[bytes | memoryview], /) -> None:
         """Hand bytes to the transport."""
 
@@ -75,6 +79,9 @@ class Wire(Protocol):
 
     async def start_tls(self) -> None:
         """Go on under TLS. Raises `Disconnected`."""
+
+    def compress(self, received: bytes, /) -> None:
+        """Go on compressed, both ways; `received` came after the command already (RFC 4978)."""
 
     def expect(self, seconds: float, farewell: str, /) -> None:
         """Without anything from the client for so long, say BYE and go."""
