@@ -85,7 +85,7 @@ def describe_quickly(
 ) -> Content | None:
     """`describe`, if that takes about two milliseconds at most; else None. For mail that `looks_quick`."""
     full = prefix + original
-    message = mime.parse(full, max_parts=QUICK_PARTS)
+    message = mime.parse(full, trace=len(prefix), max_parts=QUICK_PARTS)
     if message.degraded and _has_parts(message.root, QUICK_PARTS):
         return None
     try:
@@ -114,13 +114,13 @@ def describe(
     known to come from whom it says.
     """
     full = prefix + original
-    message = _head_of(full) if headers_only else mime.parse(full)
+    message = _head_of(full, len(prefix)) if headers_only else mime.parse(full, trace=len(prefix))
     return _content(full, len(prefix), message, received_at, headers_only=headers_only, with_codes=with_codes)
 
 
-def _head_of(full: bytes) -> mime.Message:
+def _head_of(full: bytes, trace: int) -> mime.Message:
     """The message as one part: only the beginning is read, however long the header is."""
-    message = mime.parse(full[:HEAD_BYTES], max_depth=1, max_parts=1)
+    message = mime.parse(full[:HEAD_BYTES], trace=trace, max_depth=1, max_parts=1)
     root = message.root
     root.body_end = len(full)
     if root.lines is not None:
