@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from postroom.accounts.policy import Disclosure
+from postroom.directory.models import IdentityKind
 from postroom.inbound.describe import describe
 from postroom.mail import body, mime
 from postroom.mail.address import Address, parse_addresses
@@ -36,8 +38,9 @@ from postroom.mailbox.models import Content, Mailpoint, RecipientKind
 from postroom.mailbox.queries import MessageView
 from postroom.outbound.facts import Facts, has_own_id
 from postroom.outbound.models import Operation, RecipientField, SendKind
-from postroom.outbound.policy import Chosen, Decision, SendRules
+from postroom.outbound.policy import Chosen, Decision
 from postroom.outbound.request import SendRequest
+from postroom.outbound.send_rules import SendRules
 
 QUICK_OCTETS: Final = 24 * 1024
 QUICK_TAGS: Final = 150
@@ -72,6 +75,8 @@ class Job:
     kind: SendKind
     boundary: str
     limit: int
+    disclosure: str | None = None
+    """What both bodies end with: that an AI wrote it (E8)."""
 
     @property
     def is_quick(self) -> bool:
@@ -118,6 +123,7 @@ def write(job: Job, now: datetime) -> Written | Unwritable:
         words,
         forwarded=_note(job.original, html),
         signature=job.signature,
+        disclosure=job.disclosure,
         unsubscribe_url=job.unsubscribe_url,
     )
     try:
@@ -222,6 +228,7 @@ def job_for(
     references = () if parent is None else references_after(parent)
     in_reply_to = parent.rfc_message_id if parent is not None and answers else None
     ulid = message.partition("_")[2]
+    is_agent = identity.kind is IdentityKind.AGENT and not identity.is_system
     marketing = request.kind is SendKind.MARKETING and request.unsubscribe is not None
     draft = Draft(
         from_=Address(identity.display_name, local, domain),
@@ -236,6 +243,7 @@ def job_for(
         auto_submitted=AutoSubmitted.REPLIED if request.kind is SendKind.AUTO_REPLY else None,
         list_unsubscribe=_unsubscribe(request) if marketing else None,
         hop=decision.hop,
+        ai_generated=rules.disclosure is Disclosure.HEADER and is_agent,
         headers=decision.headers,
     )
     return Job(
@@ -249,6 +257,7 @@ def job_for(
         kind=request.kind,
         boundary=ulid,
         limit=rules.max_composed,
+        disclosure=rules.disclosure_text if rules.disclosure is Disclosure.FOOTER and is_agent else None,
     )
 
 

@@ -217,3 +217,5 @@ class OutboundState:
     provider_message_id: str | None
     metadata: Mapping[str, Any]
     deliveries: tuple[Delivery, ...]
+    sent_from: str | None = None
+    """The address that it left from, where it was written from another (FR-DOM-6)."""

@@ -51,9 +51,10 @@ from postroom.outbound.models import (
     RouteKind,
     Status,
 )
-from postroom.outbound.policy import Case, Decision, SendRules
+from postroom.outbound.policy import Case, Decision
 from postroom.outbound.reply_to import Answers, Mint, ReplyTo
 from postroom.outbound.request import SendRequest
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.thread_lock import ThreadLocks
 
 log = base_log.get("outbound")
@@ -254,12 +255,11 @@ class Sending:
         *,
         dry: bool = False,
     ) -> _Prepared:
-        decision = policy.decide(Case(request, facts, self._rules, bad, self._organisational_domain))
+        rules = self._rules.under(facts.policy)
+        decision = policy.decide(Case(request, facts, rules, bad, self._organisational_domain))
         raw = await self._original(request, facts.target)
         answers = await self._reply_to.of(facts.identity, decision.from_, facts.thread, dry=dry)
-        job = job_for(
-            *(request, facts, decision, files, self._rules), message=message_id, raw=raw, reply_to=answers.reply_to
-        )
+        job = job_for(*(request, facts, decision, files, rules), message=message_id, raw=raw, reply_to=answers.reply_to)
         size = sum(file.octets for file in files) + len(raw or b"")
         if job.is_quick:
             written = write(job, facts.now)
