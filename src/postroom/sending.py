@@ -32,6 +32,7 @@ from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
 from postroom.outbound.fallback import Fallback
+from postroom.outbound.file_links import FileLinks
 from postroom.outbound.forwarding import Forwarding
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Changed, Outcomes
@@ -120,6 +121,7 @@ class Outlet:
             route=routes.route,
             resource=shapes.message,
             rules=rules,
+            links=FileLinks(core.signing_keys, core.ids, core.clock, api_host=settings.api_host),
         )
         return cls(keys, routes, acceptance, sending, rules)
 

@@ -19,6 +19,7 @@ from postroom.mail.compose import (
     Attachment,
     AutoSubmitted,
     Body,
+    Composed,
     ComposeError,
     Draft,
     Forwarded,
@@ -34,9 +35,11 @@ from postroom.mail.compose.fields import is_writable_id
 from postroom.mail.content import EXTRACTED_LIMIT, safe_html
 from postroom.mail.subject import clean_subject
 from postroom.mail.transfer import decoded
+from postroom.mailbox.linked_files import LinkedFile
 from postroom.mailbox.models import Content, Mailpoint, RecipientKind
 from postroom.mailbox.queries import MessageView
 from postroom.outbound.facts import Facts, has_own_id
+from postroom.outbound.file_links import LinkPlan
 from postroom.outbound.models import Operation, RecipientField, SendKind
 from postroom.outbound.policy import Chosen, Decision
 from postroom.outbound.request import SendRequest
@@ -77,6 +80,8 @@ class Job:
     limit: int
     disclosure: str | None = None
     """What both bodies end with: that an AI wrote it (E8)."""
+    links: LinkPlan | None = None
+    """What links in place of large attachments are made with; None: a message that is too large is refused (G5)."""
 
     @property
     def is_quick(self) -> bool:
@@ -98,6 +103,8 @@ class Written:
     octets: bytes = field(repr=False)
     content: Content = field(repr=False)
     eight_bit: bool
+    linked: tuple[LinkedFile, ...] = ()
+    """Files that it links to and does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +121,43 @@ def write(job: Job, now: datetime) -> Written | Unwritable:
     if job.original is not None and job.original.raw is not None:
         html, more = _opened(job.original)
         files += more
-    if sum(file.octets for file in files) > job.limit:
+    if job.links is None and sum(file.octets for file in files) > job.limit:
         return Unwritable("message_too_large", "attachments")
     words = job.words
     if words.html is None and html is not None:
         words = Body(words.text, "")  # the caller wrote nothing: the original's look is not lost
-    bodies = assemble(
-        words,
-        forwarded=_note(job.original, html),
-        signature=job.signature,
-        disclosure=job.disclosure,
-        unsubscribe_url=job.unsubscribe_url,
-    )
+    linked: list[int] = []
     try:
-        composed = compose(
-            replace(job.draft, text=bodies.text, html=bodies.html, attachments=tuple(files)), job.boundary
-        )
-        if composed.size > job.limit:
-            return Unwritable("message_too_large", "attachments")
+        while True:
+            composed = _composed(job, words, _note(job.original, html), files, linked)
+            if composed.size <= job.limit:
+                break
+            further = () if job.links is None else job.links.further(composed.size, files, linked, job.limit)
+            if not further:
+                return Unwritable("message_too_large", "attachments")
+            linked += further
         octets = composed.to_bytes()
     except ComposeError as error:
         return Unwritable("invalid_request", _MEMBERS.get(error.field, error.field.lower()))
     content = describe(b"", octets, now)
-    return Written(octets, _stored(job, content), composed.eight_bit)
+    stored = () if job.links is None else tuple(job.links.file(at, files[at]) for at in linked)
+    return Written(octets, _stored(job, content), composed.eight_bit, stored)
+
+
+def _composed(
+    job: Job, words: Body, note: Forwarded | None, files: Sequence[Attachment], linked: Sequence[int]
+) -> Composed:
+    """The message with links to the files at `linked`, and the others in it. Raises ComposeError."""
+    bodies = assemble(
+        words,
+        forwarded=note,
+        signature=job.signature,
+        links=[] if job.links is None else [job.links.link(at, files[at]) for at in linked],
+        disclosure=job.disclosure,
+        unsubscribe_url=job.unsubscribe_url,
+    )
+    held = tuple(file for at, file in enumerate(files) if at not in linked)
+    return compose(replace(job.draft, text=bodies.text, html=bodies.html, attachments=held), job.boundary)
 
 
 # Of what the composer complains, as members of a request.
@@ -218,6 +239,7 @@ def job_for(
     message: str,
     raw: bytes | None,
     reply_to: Address | None = None,
+    links: LinkPlan | None = None,
 ) -> Job:
     """The job of a decided request for the new message id `message`; `raw` is the message that is forwarded, when its
     HTML or attachments are needed; `reply_to` is where answers go if not to From. Pure."""
@@ -258,6 +280,7 @@ def job_for(
         boundary=ulid,
         limit=rules.max_composed,
         disclosure=rules.disclosure_text if rules.disclosure is Disclosure.FOOTER and is_agent else None,
+        links=links,
     )
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from postroom.mailbox.linked_files import LinkedFile
 from postroom.mailbox.models import Content, Filing, MailboxRef
 
 
@@ -184,6 +185,8 @@ class Outgoing:
     lock_thread: bool = False
     filing: Filing | None = None
     ledger: LedgerEntry | None = None
+    linked: tuple[LinkedFile, ...] = ()
+    """Files that it links to and does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
