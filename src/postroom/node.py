@@ -36,6 +36,7 @@ from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailauth import organisational
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
+from postroom.mailbox.pins import lift_pins
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.sweep import BlobSweep
@@ -418,6 +419,9 @@ class Node:
         async def sends() -> None:
             await self.mail_out.sending.ledger.prune()
 
+        async def pins() -> None:
+            await lift_pins(core.database, core.clock.now())
+
         async def attempts() -> None:
             await prune_attempts(core.database, core.clock, timedelta(days=core.settings.queue.retention_days))
 
@@ -445,6 +449,7 @@ class Node:
             Periodic("prune_events", timedelta(minutes=10), events),
             Periodic("prune_verifications", timedelta(minutes=10), verifications),
             Periodic("prune_sends", timedelta(minutes=10), sends),
+            Periodic("lift_pins", timedelta(minutes=10), pins),
             Periodic("prune_attempts", timedelta(minutes=10), attempts),
             Periodic("clear_relays", timedelta(minutes=10), relays),
             Periodic("sweep_staging", timedelta(hours=1), staging),

@@ -32,15 +32,17 @@ from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.fallback import Fallback
+from postroom.outbound.file_links import FileLinks
 from postroom.outbound.forwarding import Forwarding
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Changed, Outcomes
-from postroom.outbound.policy import SendRules
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.return_paths import ReturnPaths, own_sender
 from postroom.outbound.returns import Resolve, Returns
 from postroom.outbound.routes import RelayUse, Routes
 from postroom.outbound.rules import RetryPolicy
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.settling import Telling
 from postroom.outbound.signing import DkimKeys
 from postroom.outbound.submission import Submission, SubmissionLimits
@@ -120,6 +122,7 @@ class Outlet:
             route=routes.route,
             resource=shapes.message,
             rules=rules,
+            links=FileLinks(core.signing_keys, core.ids, core.clock, api_host=settings.api_host),
         )
         return cls(keys, routes, acceptance, sending, rules)
 
@@ -356,6 +359,16 @@ class MailOut:
             retry_unknown=settings.queue.unknown_outcome is UnknownOutcome.RETRY,
             telling=Telling(settings.queue.bounce_on_failure, timedelta(seconds=delay) if delay else None),
         )
+        fallback = Fallback(
+            core.database,
+            core.blobs,
+            core.clock,
+            core.ids,
+            sign=self.keys.sign,
+            mint=ThreadTokens(core.signing_keys, core.clock).mint,
+            route=self.routes.route,
+            offload=self._inside.parser.run,
+        )
         return Dispatcher(
             core.database,
             core.blobs,
@@ -365,6 +378,7 @@ class MailOut:
             sign=self.keys.sign,
             offload=self._inside.parser.run,
             marketing_direct=settings.outbound.marketing_direct,
+            fall_back=fallback.switch,
             return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs

@@ -35,6 +35,7 @@ COMMANDS: Final = {
         "mail": "mail",
         "queue": "queue",
         "dkim": "dkim",
+        "ops": "ops",
         "storage": "storage",
         "config": "config",
         "healthcheck": "healthcheck",

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from postroom.accounts.permissions import Permission
 from postroom.base import log as base_log
 from postroom.base.errors import PostroomError
-from postroom.blobs import BlobMissing
+from postroom.blobs import BlobMissing, BlobStore
 from postroom.inbound.describe import QUICK_BYTES
 from postroom.inbound.packed import taken_out
 from postroom.inbound.parsing import ParserBusy, ParsingFailed
@@ -55,8 +55,8 @@ class _Routes:
     async def raw(self, identity_id: fields.IdentityId, message_id: fields.MessageId, call: CurrentCall) -> Response:
         view = await self._queries.get_message(call.mailbox, message_id, include=Include.NONE)
         check_visible(call, view)
-        stream = await self._open(view.blob_key, view.id, 0, None)
-        headers = _download(f"{view.id}.eml") | {"content-length": str(view.raw_size)}
+        stream = await open_stream(self._blobs, view.blob_key, view.id, 0, None)
+        headers = download(f"{view.id}.eml") | {"content-length": str(view.raw_size)}
         return StreamingResponse(stream, media_type="message/rfc822", headers=headers)
 
     async def attachment(
@@ -69,26 +69,21 @@ class _Routes:
         view = await self._queries.get_message(call.mailbox, message_id, include=Include.NONE)
         check_visible(call, view)
         source = await self._queries.get_attachment(call.mailbox, message_id, attachment_id)
+        if source.file_key is not None:
+            stream = await open_stream(self._blobs, source.file_key, message_id, 0, None)
+            linked = {"content-type": _FALLBACK_TYPE, "content-length": str(source.attachment.part.size)}
+            return StreamingResponse(stream, headers=download(source.attachment.part.filename) | linked)
         part, info = _part(source), source.attachment.part
-        headers = _download(info.filename)
+        headers = download(info.filename)
         if part_place(info.part_path) is not None:
             headers["content-type"] = info.content_type if _MEDIA_TYPE.fullmatch(info.content_type) else _FALLBACK_TYPE
             return Response(await self._packed(source, part), headers=headers)
         headers["content-type"] = _media_type(part)
         if part.children or part.encoding in _UNENCODED:
-            stream = await self._open(source.blob_key, message_id, part.body_start, part.body_end)
+            stream = await open_stream(self._blobs, source.blob_key, message_id, part.body_start, part.body_end)
             headers["content-length"] = str(part.body_end - part.body_start)
             return StreamingResponse(stream, headers=headers)
         return Response(await self._decoded(source, part), headers=headers)
-
-    async def _open(self, key: str, message_id: str, start: int, end: int | None) -> AsyncIterator[bytes]:
-        """A stream whose first piece is there already, so that a failure still becomes an answer."""
-        stream = self._blobs.stream(key, CHUNK, start=start, end=end)
-        try:
-            first = await anext(stream, b"")
-        except BlobMissing:
-            raise _gone(message_id) from None
-        return _continued(first, stream)
 
     async def _encoded(self, source: AttachmentSource, part: Part) -> bytes:
         try:
@@ -157,6 +152,16 @@ def register(table: RouteTable, services: HttpServices) -> None:
     )
 
 
+async def open_stream(blobs: BlobStore, key: str, message_id: str, start: int, end: int | None) -> AsyncIterator[bytes]:
+    """A stream whose first piece is there already, so that a failure still becomes an answer. Raises `raw_expired`."""
+    stream = blobs.stream(key, CHUNK, start=start, end=end)
+    try:
+        first = await anext(stream, b"")
+    except BlobMissing:
+        raise _gone(message_id) from None
+    return _continued(first, stream)
+
+
 async def _continued(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     if first:
         yield first
@@ -185,7 +190,7 @@ def _media_type(part: Part) -> str:
     return f"{part.type}/{part.subtype}{suffix}"
 
 
-def _download(filename: str | None) -> dict[str, str]:
+def download(filename: str | None) -> dict[str, str]:
     """Headers that keep a browser from doing anything with the bytes but saving them (RFC 6266, RFC 8187)."""
     disposition = "attachment"
     if filename:

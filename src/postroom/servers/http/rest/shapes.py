@@ -52,18 +52,19 @@ def message(
     `with_headers` adds the member `headers`, null when the raw bytes are gone.
     """
     inbound = view.direction is Direction.INBOUND
+    sender, answers = _originator(view, state)
     shape: Json = {
         "id": view.id,
         "thread_id": view.thread_id,
         "identity_id": view.identity_id,
         "direction": view.direction.value,
         "status": view.status,
-        "from": None if view.sender is None or not view.sender.address else _point(view.sender),
+        "from": None if sender is None or not sender.address else _point(sender),
         "to": points(view.to),
         "cc": points(view.cc),
         # Who got a blind copy is the sender's to know.
         "bcc": [] if inbound else points(view.bcc),
-        "reply_to": points(view.reply_to),
+        "reply_to": points(answers),
         "delivered_to": view.delivered_to if inbound else None,
         "is_primary_recipient": view.is_primary_recipient if inbound else None,
         "subject": view.subject[:MAX_SUBJECT],
@@ -91,6 +92,15 @@ def message(
     if with_headers:
         shape["headers"] = headers
     return shape
+
+
+def _originator(view: MessageView, state: OutboundState | None) -> tuple[Mailpoint | None, tuple[Mailpoint, ...]]:
+    """From and Reply-To as the recipients got them: what left by fallback has others than the copy that was kept."""
+    if state is None or state.sent_from is None:
+        return view.sender, view.reply_to
+    name = view.sender.name if view.sender is not None else ""
+    answers = () if state.reply_to is None else (Mailpoint(state.reply_to, name),)
+    return Mailpoint(state.sent_from, name), answers
 
 
 def delivery(one: Delivery) -> Json:
