@@ -403,10 +403,13 @@ class ImapConnection(asyncio.Protocol):
         if transport.is_closing():
             return
         transport.resume_reading()
-        if transport.can_write_eof() and not self._eof:
-            transport.write_eof()
-        else:
+        if self._eof or not transport.can_write_eof():
             transport.close()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection
+            transport.abort()
 
     def _release(self) -> None:
         """Let go of the folder and of whoever waits."""
