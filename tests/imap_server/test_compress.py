@@ -114,6 +114,29 @@ async def test_noise_after_a_good_start(office: Any) -> None:
             pass  # what it makes of the noise, until it ends the connection
 
 
+async def test_what_is_left_to_send_goes_before_the_end(office: Any) -> None:
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    compressed = await _compressed(office)
+    body = b"Subject: x\r\n\r\n" + random.Random(1).randbytes(25_000).hex().encode()
+    compressed.send(b"b1 APPEND INBOX {%d+}\r\n%b\r\n" % (len(body), body))
+    await compressed.until(b"b1 ")
+    compressed.send(b"b2 FETCH 1 BODY.PEEK[]\r\nb3 LOGOUT\r\n")
+    assert body in await compressed.until(b"b3 ")
+    assert await compressed.client.rest() == b""
+    assert failed == []
+
+
+def test_nothing_is_kept_of_what_follows_the_end() -> None:
+    inflater, machine = Inflater(), zlib.compressobj(9, zlib.DEFLATED, -15)
+    inflater.feed(machine.compress(b"b1 NOOP\r\n") + machine.flush())
+    assert inflater.read() == b"b1 NOOP\r\n"
+    for _ in range(20):
+        inflater.feed(os.urandom(1000))
+        assert inflater.read() == b""
+    assert len(inflater._machine.unused_data) < 1000
+
+
 @given(st.lists(st.binary(max_size=3 * PIECE), max_size=5), st.integers(1, 4000))
 def test_any_bytes_any_cuts(buffers: list[bytes], cut: int) -> None:
     deflater, machine = Deflater(), zlib.decompressobj(-15)

@@ -329,3 +329,21 @@ def test_any_rich_text(data: bytes) -> None:
         made = rtf.decompress(struct.pack("<II", 0, 0xFFFFFFFF) + kind + bytes(4) + data)
         assert made is not None
         assert len(made) <= 18 * len(data)
+
+
+def test_many_values_of_nothing_are_not_counted_through() -> None:
+    """Eight octets could say ten thousand values that have none, twenty thousand times in each attribute."""
+    nothing = struct.pack("<HHI", 0x1001, 0x6000, 10_000)
+    count = 2000
+    stream = b"\x78\x9f\x3e\x22\0\0" + struct.pack("<BII", MESSAGE, 0x00069003, 4 + count * len(nothing))
+    assert unpack(stream + struct.pack("<I", count) + nothing * count + b"\0\0") is None
+
+
+def test_rich_text_of_many_messages_is_read_as_far_as_that_of_one() -> None:
+    words = b"{\\rtf1 " + b"a" * (1024 * 1024) + b"}"
+    rich = struct.pack("<II4sI", len(words) + 12, len(words), b"MELA", 0) + words
+    inner = tnef([], [Prop(0x1009, BINARY, rich)])
+    found = unpack(tnef([embedded(inner)] * 4))
+    assert found is not None
+    assert not found.complete
+    assert [len(one.data) > 100_000 for one in found.attachments] == [True, True, False, False]

@@ -298,6 +298,21 @@ async def test_what_another_has_in_hand_is_waited_for(room: MailRoom) -> None:
     assert await wires(room) == [row["wire_key"]]
 
 
+async def test_who_lost_a_claim_does_not_come_back_with_it(room: MailRoom, clock: ManualClock) -> None:
+    """A worker that stood still has the message in hand as it was, and its bytes are gone."""
+    await room.accept("anna@example.com", "bo@example.org")
+    async with room.db.acquire() as conn:
+        first, second = await claiming.claim(conn, now=clock.now(), room=Room(10, {}, 1))
+        clock.advance(claiming.LEASE.total_seconds() + 1)
+        await claiming.extend(conn, [first], until=clock.now() + claiming.LEASE)
+    await fails(room)
+    assert await fallback(room).switch(first) is None
+    begun = [claiming.Begun(second.token, second.letter.ref, tuple(one.id for one in second.recipients))]
+    async with room.db.acquire() as conn:
+        assert await claiming.start(conn, begun, now=clock.now(), until=clock.now() + claiming.LEASE) == [False]
+        assert len(await claiming.claim(conn, now=clock.now(), room=Room(10, {}, 1))) == 2
+
+
 async def test_a_lost_claim_switches_nothing(room: MailRoom) -> None:
     message = await room.accept("anna@example.com")
     await fails(room)

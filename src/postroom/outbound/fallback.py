@@ -74,6 +74,11 @@ _GIVE_BACK: Final = """
 UPDATE deliveries SET claim_token = NULL, lease_until = NULL, attempts = greatest(attempts - 1, 0), next_attempt_at = $4
 WHERE tenant_id = $1 AND message_id = $2 AND claim_token = $3
 """
+# Claims that lapsed: who comes back with one would send, from memory, what the message was.
+_LAPSE: Final = """
+UPDATE deliveries SET claim_token = NULL, lease_until = NULL
+WHERE tenant_id = $1 AND message_id = $2 AND claim_token <> $3
+"""
 _SWITCH: Final = """
 UPDATE outbound_messages SET sent_from = $3, envelope_from = $3, reply_to = $4, wire_key = $5, wire_size = $6
 WHERE tenant_id = $1 AND message_id = $2 AND wire_key = $7 AND sent_from IS NULL
@@ -211,6 +216,7 @@ class Fallback:
             if await conn.fetchval(_SWITCH, tenant, message, *values) is None:
                 return False, None
             await self._reroute(conn, tenant, message, rows, routes)
+            await conn.execute(_LAPSE, tenant, message, group.token)
             await conn.execute(_GIVE_BACK, tenant, message, group.token, now)
             await pins.pin(write, message)
             await write.finish()

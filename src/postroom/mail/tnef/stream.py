@@ -110,6 +110,8 @@ def properties(data: memoryview) -> Iterator[Property]:
             at += 4
             if values > MAX_VALUES:
                 raise Malformed("too many values")
+            if _FIXED.get(base) == 0:
+                raise Malformed("many values of nothing")  # which take time, but no octets
         for index in range(values):
             value, at = _value(data, at, base)
             if index == 0 and name < _NAMED:

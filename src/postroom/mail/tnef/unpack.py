@@ -119,11 +119,12 @@ def unpack(data: bytes, *, max_bytes: int | None = None) -> Unpacked | None:
 class _Room:
     """What may still come out of a stream."""
 
-    __slots__ = ("attachments", "complete", "octets")
+    __slots__ = ("attachments", "complete", "octets", "rich")
 
-    def __init__(self, attachments: int, octets: int) -> None:
+    def __init__(self, attachments: int, octets: int, rich: int = rtf.MAX_RTF_BYTES) -> None:
         self.attachments = attachments
         self.octets = octets
+        self.rich = rich  # octets of rich text, of all messages: a little that is compressed takes a second
         self.complete = True
 
     def take(self, size: int) -> bool:
@@ -136,7 +137,7 @@ class _Room:
 
     def within(self) -> "_Room":
         """The same room, for a message whose attachments come out in it."""
-        return _Room(self.attachments, self.octets)
+        return _Room(self.attachments, self.octets, self.rich)
 
 
 class _Attachment:
@@ -165,10 +166,18 @@ class _Message:
             return None
         return _string(item, self._internet_codepage()) or None
 
-    def rich(self) -> str | None:
+    def rich(self, room: "_Room") -> str | None:
         item = self.found.get(_Tag.RTF)
-        found = None if item is None else rtf.decompress(bytes(item.value))
-        return None if found is None else rtf.rtf_text(found) or None
+        if item is None:
+            return None
+        if not room.rich:
+            room.complete = False
+            return None
+        found = rtf.decompress(bytes(item.value), room.rich)
+        if found is None:
+            return None
+        room.rich -= len(found)
+        return rtf.rtf_text(found) or None
 
     def named(self) -> str:
         """The subject; empty without one."""
@@ -194,7 +203,7 @@ class _Message:
     def finish(self, room: _Room) -> Unpacked:
         text, html = self.text(), self.html()
         if text is None and html is None:
-            text = self.rich()
+            text = self.rich(room)
         return Unpacked(text, html, tuple(self.attachments), room.complete)
 
 
@@ -257,8 +266,9 @@ def _embedded(made: _Message, data: memoryview, room: _Room, depth: int) -> None
         return
     within = room.within()
     inner = _message(data, within, depth + 1)
+    room.rich = within.rich
     room.complete &= within.complete
-    written = write_letter(_letter(inner), token_of(data))
+    written = write_letter(_letter(inner, room), token_of(data))
     if room.take(len(written)):
         # What is within counts, too, or many small ones would be more than their number says.
         room.attachments = within.attachments - 1
@@ -266,11 +276,11 @@ def _embedded(made: _Message, data: memoryview, room: _Room, depth: int) -> None
         made.attachments.append(UnpackedAttachment(name, _MESSAGE_TYPE, written, None, tuple(inner.attachments)))
 
 
-def _letter(inner: _Message) -> Letter:
+def _letter(inner: _Message, room: _Room) -> Letter:
     text, html = inner.text(), inner.html()
     return Letter(
         subject=inner.named(),
-        text=inner.rich() if text is None and html is None else text,
+        text=inner.rich(room) if text is None and html is None else text,
         html=html,
         header=inner.string(_Tag.HEADERS),
         author=one_line(inner.string(_Tag.AUTHOR, _Tag.SENDER)),

@@ -217,7 +217,8 @@ class ImapConnection(asyncio.Protocol):
         deflater = self._deflater
         if deflater is None or self._transport.is_closing():
             return
-        self._transport.write(deflater.take())
+        if data := deflater.take():  # what was left when the connection ended is sent already
+            self._transport.write(data)
         if deflater.waiting:
             self._loop.call_soon(self._deflate)
 

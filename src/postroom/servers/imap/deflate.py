@@ -19,12 +19,11 @@ class Inflater:
     """What comes in. `feed`, then `read` until it gives nothing; what is not read yet stays compressed, so that little
     that is received cannot become much that is held. Raises `zlib.error` on what is no DEFLATE."""
 
-    __slots__ = ("_ended", "_left", "_machine")
+    __slots__ = ("_left", "_machine")
 
     def __init__(self) -> None:
         self._machine = zlib.decompressobj(-15)
         self._left = b""
-        self._ended = False
 
     @property
     def waiting(self) -> int:
@@ -32,7 +31,9 @@ class Inflater:
         return len(self._left)
 
     def feed(self, data: bytes) -> None:
-        self._left += data
+        # A stream that was ended (Z_FINISH) is followed by nothing; the machine would keep what is.
+        if not self._machine.eof:
+            self._left += data
 
     def read(self) -> bytes:
         """The next octets in clear, at most `PIECE`; nothing when more has to come first."""
@@ -40,7 +41,6 @@ class Inflater:
             data = self._machine.decompress(self._left, PIECE)
             self._left = self._machine.unconsumed_tail
             if self._machine.eof:
-                # A stream that was ended (Z_FINISH) is followed by nothing.
                 self._left = b""
             if data:
                 return data
