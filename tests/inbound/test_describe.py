@@ -136,7 +136,9 @@ def test_no_sender_or_several() -> None:
 def test_bytes_that_are_no_text_degrade() -> None:
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: text/plain; charset=%s\r\n\r\n"
     assert describe(TRACE, head % b"windows-1252" + b"Gr\xfc\xdfe", NOW).text.strip() == "Grüße"
-    broken = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    lied = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    assert (lied.text.strip(), lied.facts) == ("Grüße", ())
+    broken = describe(TRACE, head % b"utf-8" + b"Gr\xc3\xbc\xdfe", NOW)
     assert "parse_degraded" in broken.facts
     assert "\ufffd" in broken.text
 
