@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from base64 import b64encode
 from dataclasses import astuple
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.inbound.describe import MAX_ATTACHMENTS, MAX_RECIPIENTS, describe
+from postroom.inbound.describe import MAX_ATTACHMENTS, MAX_RECIPIENTS, describe, describe_quickly
 from postroom.inbound.packed import taken_out
 from postroom.mail.content import safe_html
 from postroom.mailbox.models import Content, RecipientKind
@@ -136,7 +137,9 @@ def test_no_sender_or_several() -> None:
 def test_bytes_that_are_no_text_degrade() -> None:
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: text/plain; charset=%s\r\n\r\n"
     assert describe(TRACE, head % b"windows-1252" + b"Gr\xfc\xdfe", NOW).text.strip() == "Grüße"
-    broken = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    lied = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    assert (lied.text.strip(), lied.facts) == ("Grüße", ())
+    broken = describe(TRACE, head % b"utf-8" + b"Gr\xc3\xbc\xdfe", NOW)
     assert "parse_degraded" in broken.facts
     assert "\ufffd" in broken.text
 
@@ -371,3 +374,26 @@ def test_any_winmail_dat_is_listed_and_taken_out(junk: bytes, at: int) -> None:
             assert len(data) == one.size
     assert taken_out(encoded, "base64", "2/0") is None
     assert taken_out(encoded, "base64", "2/501") is None
+
+
+EXE = b"--b\r\nContent-Type: application/octet-stream; name=a.exe\r\n\r\nMZ\r\n--b--\r\n"
+INNER = b"Subject: in\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n#! text\r\n" + EXE
+
+
+@pytest.mark.covers("edge:B10")
+@pytest.mark.parametrize(
+    ("head", "content", "risk"),
+    [
+        (b"message/rfc822", INNER, "executable"),
+        (b"message/rfc822\r\nContent-Transfer-Encoding: base64", base64.encodebytes(INNER), "executable"),
+        (b"message/rfc822", b"Content-Type: message/rfc822\r\n\r\n" + INNER, "executable"),
+        (b"message/rfc822", b"Subject: in\r\n\r\n#! text\r\n", None),
+    ],
+)
+def test_an_attached_message_is_as_risky_as_what_it_holds(head: bytes, content: bytes, risk: str | None) -> None:
+    outer = b"From: a@example.com\r\nContent-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\n\r\nhi\r\n--o\r\n"
+    raw = outer + b"Content-Type: " + head + b"\r\n\r\n" + content + b"\r\n--o--\r\n"
+    (found,) = describe(TRACE, raw, NOW).attachments
+    assert (found.content_type, found.risk) == ("message/rfc822", risk)
+    quick = describe_quickly(TRACE, raw, NOW)
+    assert quick is None or quick.attachments == (found,)

@@ -246,8 +246,12 @@ def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable
             raise TooMuchToRead
         inspected = inspect(data, one.content_type, one.filename)
         sniffed = None if inspected.sniffed_type == UNKNOWN else inspected.sniffed_type
-        risk = None if inspected.risk is None else inspected.risk.value
-        found = replace(_part_info(one), sniffed_type=sniffed, risk=risk)
+        risk = inspected.risk
+        if risk is None and part is not None and packed.holds_message(part):
+            if quick and (part.nested is None or body.body_parts(part.nested).attachments):
+                raise TooMuchToRead
+            risk = packed.worst_within(full, part)
+        found = replace(_part_info(one), sniffed_type=sniffed, risk=None if risk is None else risk.value)
         if holds_more:
             yield from packed.opened(found, data)
         else:

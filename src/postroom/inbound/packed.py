@@ -1,18 +1,55 @@
 """Attachments inside attachments: what `winmail.dat` holds is listed beside the message's own (inbound §10, edge B6).
 
+What an attached message holds is not listed; the message has the worst risk of it (B10).
+
 Such a file has the path of the part that holds it and its place there, counted from one: `2.1/3`. Its bytes are taken
 out when somebody asks for them, by the same reader, so nothing is stored twice. IMAP shows the message as it came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
+from postroom.mail import mime
+from postroom.mail.body import body_parts, filename
 from postroom.mail.safety import UNKNOWN, Risk, inspect
 from postroom.mail.tnef import UnpackedAttachment, is_tnef, says_tnef, unpack
-from postroom.mail.transfer import decode
+from postroom.mail.transfer import decode, decoded
 from postroom.mailbox.models import PartInfo, part_place
+
+_MESSAGES: Final = ("message/rfc822", "message/global")
+_MAX_ENCODED: Final = 3
+"""Messages in base64 within one another that are opened."""
+
+
+def holds_message(part: mime.Part) -> bool:
+    """Whether a part is a message, which may have attachments of its own."""
+    return part.content_type in _MESSAGES
+
+
+def worst_within(raw: bytes, part: mime.Part) -> Risk | None:
+    """The worst of what an attached message holds, at any depth. Never raises on content."""
+    return _first(_within(raw, part, _MAX_ENCODED))
+
+
+def _within(raw: bytes, part: mime.Part, encoded: int) -> Iterator[Risk | None]:
+    root = part.nested
+    if root is None:
+        if not encoded:
+            return
+        raw, encoded = decoded(raw, part), encoded - 1
+        root = mime.parse(raw).root
+    for _, held in body_parts(root).attachments:
+        if holds_message(held):
+            yield from _within(raw, held, encoded)
+            continue
+        data = decoded(raw, held)
+        yield inspect(data, held.content_type, filename(held)).risk
+        found = unpack(data) if is_tnef(data) else None
+        if found is not None:
+            yield from _risks(found.attachments)
 
 
 def opened(part: PartInfo, data: bytes) -> Sequence[PartInfo]:
@@ -49,7 +86,11 @@ def _listed(path: str, one: UnpackedAttachment) -> PartInfo:
 
 def _worst(found: Sequence[UnpackedAttachment]) -> Risk | None:
     """The worst of what a stream holds: it is opened as if it were attached itself."""
-    risks = set(_risks(found))
+    return _first(_risks(found))
+
+
+def _first(found: Iterable[Risk | None]) -> Risk | None:
+    risks = set(found)
     return next((risk for risk in Risk if risk in risks), None)
 
 
