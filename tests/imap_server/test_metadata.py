@@ -68,6 +68,15 @@ async def test_limits(office: Any) -> None:
     assert (await client.ask(b"SETMETADATA INBOX (%b)" % many))[-1].startswith(b"NO [METADATA TOOMANY]")
     # All of them or none.
     assert await client.ok(b"GETMETADATA INBOX /private/e0") == [b"* METADATA INBOX (/private/e0 NIL)"]
+    folders = [b"F%d" % n for n in range(16)]
+    for folder in folders:
+        await client.ok(b"CREATE " + folder)
+    answers = [
+        (await client.ask(b"SETMETADATA %b (/shared/a {%d+}\r\n%b)" % (folder, len(big), big)))[-1]
+        for folder in folders
+    ]
+    # A mebibyte in all, however many folders there are.
+    assert [answer[:2] for answer in answers] == [b"OK"] * 14 + [b"NO"] * 2
     assert (await client.ask(b'SETMETADATA "" (/shared/comment "x")'))[-1].startswith(b"NO [NOPERM]")
     await client.ok(b'SETMETADATA "" (/private/vendor/x "y")')
     assert await client.ok(b'GETMETADATA "" /private/vendor/x') == [b'* METADATA "" (/private/vendor/x "y")']

@@ -397,3 +397,14 @@ def test_an_attached_message_is_as_risky_as_what_it_holds(head: bytes, content: 
     assert (found.content_type, found.risk) == ("message/rfc822", risk)
     quick = describe_quickly(TRACE, raw, NOW)
     assert quick is None or quick.attachments == (found,)
+
+
+@pytest.mark.covers("edge:B10")
+def test_either_of_two_names_makes_a_file_risky() -> None:
+    raw = (
+        b"From: a@example.com\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
+        b"--b\r\n\r\nHello\r\n--b\r\nContent-Type: application/pdf; name=a.exe\r\n"
+        b"Content-Disposition: attachment; filename=a.pdf\r\n\r\n%PDF-1.4\r\n--b--\r\n"
+    )
+    (found,) = describe(b"", raw, NOW).attachments
+    assert (found.filename, found.risk) == ("a.pdf", "executable")

@@ -2,6 +2,7 @@
 
 import email
 import email.policy
+import tracemalloc
 from email.message import EmailMessage
 
 import pytest
@@ -467,3 +468,19 @@ def test_trace_fields_change_nothing(beginning: bytes, lines: list[bytes], end: 
         return [(p.content_type, p.body_start - before, p.body_end - before, p.lines) for _, p in walk(message.root)]
 
     assert parts(traced, len(TRACE)) == parts(alone, 0)
+
+
+@pytest.mark.covers("edge:B2")
+def test_a_large_message_is_not_copied() -> None:
+    """A part tree is of offsets: 25 MB of attachment, or of lines, cost no memory worth telling."""
+    head = b"From: a@example.com\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nHello\r\n--b\r\n"
+    for piece in (b"Content-Transfer-Encoding: base64\r\n\r\n" + b"A" * 76 + b"\r\n", b"\r\nline after line\r\n"):
+        raw = head + piece * (25_000_000 // len(piece)) + b"--b--\r\n"
+        tracemalloc.start()
+        try:
+            message = parse(raw)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(message.root.children) >= 2
+        assert peak < len(raw) // 10

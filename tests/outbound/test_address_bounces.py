@@ -171,6 +171,7 @@ async def test_a_vouched_report_counts(
     [
         ("verdict", "verdict"),
         ("author", "domain"),
+        ("neighbour", "from"),
         ("returned", "from"),
         ("names nobody", "domain"),
         ("text", "verdict"),
@@ -186,6 +187,9 @@ async def test_what_nobody_vouches_for_changes_nothing(
         if case == "author":
             raw = raw.replace(b"MAILER-DAEMON@mx.example.com", b"MAILER-DAEMON@mx.evil.example")
             place = await post.place(judge=FakeJudge(Judgement("pass", None, author="mx.evil.example")))
+        elif case == "neighbour":
+            # Anybody who has a mailbox where a recipient has hers.
+            raw = raw.replace(b"MAILER-DAEMON@mx.example.com", b"mallory@mx.example.com")
         elif case == "returned":
             raw = report(
                 replace(received, data=received.data.replace(b"From: Box <", b"From: Box <x-")), recipient(ANNA)

@@ -20,7 +20,7 @@ from postroom.mail.language import language
 from postroom.mail.links import is_deceptive
 from postroom.mail.protection import protection
 from postroom.mail.refs import RefRules, extract
-from postroom.mail.safety import UNKNOWN, inspect
+from postroom.mail.safety import UNKNOWN, Risk, inspect
 from postroom.mail.subject import clean_subject, normalise_subject
 from postroom.mail.tnef import is_tnef
 from postroom.mail.transfer import decoded
@@ -246,7 +246,7 @@ def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable
             raise TooMuchToRead
         inspected = inspect(data, one.content_type, one.filename)
         sniffed = None if inspected.sniffed_type == UNKNOWN else inspected.sniffed_type
-        risk = inspected.risk
+        risk = inspected.risk or _risk_of_other_names(data, one, part)
         if risk is None and part is not None and packed.holds_message(part):
             if quick and (part.nested is None or body.body_parts(part.nested).attachments):
                 raise TooMuchToRead
@@ -256,6 +256,12 @@ def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable
             yield from packed.opened(found, data)
         else:
             yield found
+
+
+def _risk_of_other_names(data: bytes, one: body.AttachmentInfo, part: mime.Part | None) -> Risk | None:
+    """A part may give itself two names, of which some programs go by the other."""
+    others = () if part is None else (name for name in body.filenames(part) if name != one.filename)
+    return next((risk for name in others if (risk := inspect(data, one.content_type, name).risk)), None)
 
 
 def _facts(found: Reading, hidden: bool) -> Iterable[str]:

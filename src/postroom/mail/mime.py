@@ -18,7 +18,7 @@ from postroom.mail.envelope import render_envelope
 from postroom.mail.header import FIELD, Headers, decode_value
 from postroom.mail.ids import kept_references, normalise_message_id, parse_references
 
-PARSER_VERSION: Final = 3
+PARSER_VERSION: Final = 4
 """Raised whenever the same bytes would give another tree or other derived values (decision B21)."""
 
 MAX_DEPTH: Final = 32

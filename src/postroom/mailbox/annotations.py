@@ -18,6 +18,8 @@ MAX_ENTRIES: Final = 100
 MAX_NAME: Final = 255
 MAX_VALUE: Final = 64 * 1024
 """Octets."""
+MAX_BYTES: Final = 1024 * 1024
+"""Octets of all values of a mailbox: they are notes, and count for no quota."""
 
 _LOCK: Final = "SELECT 1 FROM mailboxes WHERE tenant_id = $1 AND id = $2 AND NOT erased FOR NO KEY UPDATE"
 _READ: Final = """
@@ -40,6 +42,9 @@ SELECT coalesce(max(number), 0) FROM (
   SELECT count(*) AS number FROM annotations
   WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_id IS NOT DISTINCT FROM $3 GROUP BY owner
 ) counted
+"""
+_WEIGH: Final = """
+SELECT coalesce(sum(length(value) + length(entry)), 0) FROM annotations WHERE tenant_id = $1 AND mailbox_id = $2
 """
 
 SHARED: Final = ""
@@ -81,6 +86,8 @@ class Annotations:
             await self._replace(conn, ref, folder_id, last.items())
             if await conn.fetchval(_COUNT, ref.tenant_id, ref.mailbox_id, folder_id) > MAX_ENTRIES:
                 raise LimitExceeded("annotations", MAX_ENTRIES)
+            if await conn.fetchval(_WEIGH, ref.tenant_id, ref.mailbox_id) > MAX_BYTES:
+                raise LimitExceeded("annotations", MAX_BYTES)
 
     async def _replace(
         self,

@@ -24,6 +24,7 @@ from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.inbound.receive import BouncesUnknown, Handling
 from postroom.mail.domain import domain_of
 from postroom.mail.dsn import DeliveryReport, ReportedRecipient, parse_dsn
+from postroom.mail.dsn.informal import is_daemon
 from postroom.mailbox.models import Content, MailboxRef
 from postroom.outbound import reports
 from postroom.outbound.applying import Applying
@@ -71,8 +72,10 @@ class _Said:
         told = (content.automated or {}).get("dsn")
         if told is None:
             return None
-        named = (entry["final_recipient"] for entry in told["recipients"][: reports.MAX_RECIPIENTS])
-        return cls(told["original_message_id"], told["original_from"], tuple(one.lower() for one in named if one))
+        entries = told["recipients"][: reports.MAX_RECIPIENTS]
+        named = (entry.get(name) for entry in entries for name in ("final_recipient", "original_recipient"))
+        kept = dict.fromkeys(one.lower() for one in named if one)
+        return cls(told["original_message_id"], told["original_from"], tuple(kept))
 
 
 class AddressBounces:
@@ -142,8 +145,11 @@ class AddressBounces:
         if not row["is_sent"]:
             return False
         author = None if content.sender is None else domain_of(content.sender.address)
-        if content.verdict != "pass" or author is None:
+        if content.verdict != "pass" or author is None or content.sender is None:
             return self._distrust("verdict")
+        if not is_daemon(content.sender.address.rpartition("@")[0]):
+            # Whoever has a mailbox at the same provider is of the same domain, and may know the id of our message.
+            return self._distrust("from")
         if said.author is None or said.author.lower() != row["from_address"]:
             return self._distrust("from")
         try:

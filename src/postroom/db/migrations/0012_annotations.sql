@@ -1,5 +1,5 @@
 -- Notes of mail clients on folders and on the mailbox as a whole (RFC 5464). `owner` is whose a private one is: the
--- public id of a person or key, '' for shared ones. `folder_id` is null for the mailbox.
+-- public id of a person, `agent`, or '' for shared ones. `folder_id` is null for the mailbox.
 CREATE TABLE annotations (
   tenant_id bigint NOT NULL,
   mailbox_id bigint NOT NULL,

@@ -14,6 +14,8 @@ from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
 
 _PRIVATE: Final = "/private/"
+AGENT: Final = "agent"
+"""The owner of what an agent keeps for itself."""
 
 
 async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
@@ -68,6 +70,6 @@ async def _folder(session: Session, name: str) -> FolderKey | None:
 
 
 def _owner(session: Session) -> str:
-    """Whose private entries are meant: several people may open one mailbox."""
+    """Whose private entries are meant: several people may open one mailbox. An agent is one whatever key it has."""
     assert session.principal is not None
-    return session.principal.public_id
+    return AGENT if session.is_key else session.principal.public_id
