@@ -23,7 +23,7 @@ def all_commands(base: type[c.Command] = c.Command) -> set[type[c.Command]]:
 @pytest.mark.covers("mail-server:D1")
 def test_every_command_has_its_states() -> None:
     assert set(COMMAND_STATES) == all_commands()
-    assert len(COMMANDS) == 30
+    assert len(COMMANDS) == 31
     assert all(S.LOGOUT not in states for states in COMMAND_STATES.values())
 
 

@@ -22,6 +22,12 @@ ELSEWHERE = {
     "SPECIAL-USE",
     "CONDSTORE",  # test_modseq
     "QRESYNC",
+    "MULTIAPPEND",  # test_multiappend
+    "CATENATE",  # test_catenate
+    "REPLACE",  # test_replace
+    "BINARY",  # test_binary
+    "UTF8=ACCEPT",  # test_utf8
+    "PREVIEW",  # test_preview
 }
 
 

@@ -211,10 +211,18 @@ class StatusCommand(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class UrlPart:
+    """``URL`` of CATENATE, as sent."""
+
+    url: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AppendMessage:
     """One message of APPEND: stored words of flags, date as given or None, the octets verbatim.
 
-    `binary` tells a ``literal8`` (RFC 3516), `utf8` the form ``UTF8 (~{n}…)`` of RFC 6855 §4.
+    `binary` tells a ``literal8`` (RFC 3516), `utf8` the form ``UTF8 (~{n}…)`` of RFC 6855 §4. With `parts` (CATENATE,
+    RFC 4469) the message is made of them, and `data` is empty.
     """
 
     flags: tuple[str, ...]
@@ -222,6 +230,7 @@ class AppendMessage:
     data: bytes = field(repr=False)
     binary: bool = False
     utf8: bool = False
+    parts: tuple[bytes | UrlPart, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +239,16 @@ class Append(Command):
 
     mailbox: str
     messages: tuple[AppendMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Command):
+    """REPLACE (RFC 8508): the set names one message."""
+
+    target: SequenceSet
+    mailbox: str
+    message: AppendMessage
+    uid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

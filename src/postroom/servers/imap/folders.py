@@ -82,11 +82,11 @@ async def list_(session: Session, command: c.List) -> Done:
         ):
             attributes.insert(0, "\\Subscribed")
         extended = b'("CHILDINFO" ("SUBSCRIBED"))' if inside else b""
-        session.write(render.list_line(attributes, folder.name, extended=extended))
+        session.write(render.list_line(attributes, folder.name, utf8=session.utf8, extended=extended))
         for wanted in command.returns:
             if isinstance(wanted, c.ListStatus):
                 note_items(session, wanted.items)
-                session.write(render.status_line(folder.name, status_items(folder, wanted.items)))
+                _write_status(session, folder, wanted.items)
         await session.drain()
     return Done("LIST completed")
 
@@ -122,7 +122,7 @@ async def lsub(session: Session, command: c.Lsub) -> Done:
                 if any_match(patterns, above):
                     shown.setdefault(above, ["\\Noselect"])
     for name, attributes in shown.items():
-        session.write(render.list_line(attributes, name, command="LSUB"))
+        session.write(render.list_line(attributes, name, utf8=session.utf8, command="LSUB"))
     return Done("LSUB completed")
 
 
@@ -151,8 +151,13 @@ def _attributes(folder: Folder, parents: frozenset[str]) -> list[str]:
 async def status(session: Session, command: c.StatusCommand) -> Done:
     folder = await find(session, command.mailbox)
     note_items(session, command.items)
-    session.write(render.status_line(folder.name, status_items(folder, command.items)))
+    _write_status(session, folder, command.items)
     return Done("STATUS completed")
+
+
+def _write_status(session: Session, folder: Folder, items: Iterable[StatusItem]) -> None:
+    shown = status_items(folder, items, append_limit=session.shared.config.max_append_size)
+    session.write(render.status_line(folder.name, shown, utf8=session.utf8))
 
 
 def note_items(session: Session, items: Iterable[StatusItem]) -> None:
@@ -161,8 +166,8 @@ def note_items(session: Session, items: Iterable[StatusItem]) -> None:
         session.enable("CONDSTORE")
 
 
-def status_items(folder: Folder, items: Iterable[StatusItem]) -> list[tuple[str, int | str]]:
-    """Pairs of a STATUS response, from the folder's counters."""
+def status_items(folder: Folder, items: Iterable[StatusItem], *, append_limit: int) -> list[tuple[str, int | str]]:
+    """Pairs of a STATUS response, from the folder's counters; `append_limit` in octets is the same everywhere."""
     values: dict[StatusItem, int | str] = {
         StatusItem.MESSAGES: folder.message_count,
         # UIDs that nobody was told of; some of their messages may be gone.
@@ -174,6 +179,7 @@ def status_items(folder: Folder, items: Iterable[StatusItem]) -> list[tuple[str,
         StatusItem.SIZE: folder.total_bytes,
         StatusItem.HIGHESTMODSEQ: folder.highest_modseq,
         StatusItem.MAILBOXID: f"({folder.public_id})",
+        StatusItem.APPENDLIMIT: append_limit,
     }
     return [(item.value, values[item]) for item in items]
 
