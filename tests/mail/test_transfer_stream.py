@@ -43,7 +43,7 @@ def test_base64(lines: list[bytes], cuts: list[int], end: bytes) -> None:
 @pytest.mark.covers("RFC 2045 §6.7")
 @given(_LINES, _CUTS)
 def test_quoted_printable(lines: list[bytes], cuts: list[int]) -> None:
-    whole = b"\n".join(lines)
+    whole = b"\n".join(lines).replace(b"\r", b"")  # which the encoder takes for ends of lines
     data = quopri.encodestring(whole)
     assert _in_pieces(_part("quoted-printable"), data, cuts) == quopri.decodestring(data) == whole
 
