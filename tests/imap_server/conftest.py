@@ -83,7 +83,7 @@ class Client:
         self.writer = writer
         self._number = 0
         self.utf8 = False
-        """Whether quoted strings may hold UTF-8: the client said so with ENABLE."""
+        """Whether quoted strings may hold UTF-8: the client said with ENABLE that it can read them."""
 
     @classmethod
     async def connect(cls, port: int, **options: Any) -> "Client":
@@ -103,6 +103,8 @@ class Client:
                 line = line.removesuffix(b"\r\n")
                 if line:
                     grammar.check(line, utf8=self.utf8)
+                    said = line.upper()
+                    self.utf8 |= said.startswith(b"* ENABLED") and (b"UTF8=ACCEPT" in said or b"IMAP4REV2" in said)
                 return line
             line += await asyncio.wait_for(self.reader.readexactly(int(literal[1])), DEADLINE)
 

@@ -26,6 +26,12 @@ ELSEWHERE = {
     "QUOTA=RES-STORAGE",
     "COMPRESS=DEFLATE",  # test_compress
     "METADATA",  # test_metadata
+    "MULTIAPPEND",  # test_multiappend
+    "CATENATE",  # test_catenate
+    "REPLACE",  # test_replace
+    "BINARY",  # test_binary
+    "UTF8=ACCEPT",  # test_utf8
+    "PREVIEW",  # test_preview
 }
 
 

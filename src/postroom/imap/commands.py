@@ -212,10 +212,18 @@ class StatusCommand(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class UrlPart:
+    """``URL`` of CATENATE, as sent."""
+
+    url: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AppendMessage:
     """One message of APPEND: stored words of flags, date as given or None, the octets verbatim.
 
-    `binary` tells a ``literal8`` (RFC 3516), `utf8` the form ``UTF8 (~{n}…)`` of RFC 6855 §4.
+    `binary` tells a ``literal8`` (RFC 3516), `utf8` the form ``UTF8 (~{n}…)`` of RFC 6855 §4. With `parts` (CATENATE,
+    RFC 4469) the message is made of them, and `data` is empty.
     """
 
     flags: tuple[str, ...]
@@ -223,6 +231,7 @@ class AppendMessage:
     data: bytes = field(repr=False)
     binary: bool = False
     utf8: bool = False
+    parts: tuple[bytes | UrlPart, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +279,16 @@ class Compress(Command):
     """COMPRESS (RFC 4978): the mechanism in upper case."""
 
     mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Command):
+    """REPLACE (RFC 8508): the set names one message."""
+
+    target: SequenceSet
+    mailbox: str
+    message: AppendMessage
+    uid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

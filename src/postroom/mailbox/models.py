@@ -245,6 +245,14 @@ class Filing:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A placement, named by what never changes of it."""
+
+    folder: FolderKey
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewMessage:
     """One copy of a message for one mailbox. Every id is fixed before the transaction (B15)."""
 
@@ -270,6 +278,8 @@ class NewMessage:
     """`messages.status`; None: what the direction says."""
     filing: Filing | None = None
     """None: its headers alone say which thread it belongs to."""
+    replaces: Place | None = None
+    """What goes for good in the same transaction; it is refused when that is not there (RFC 8508)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +294,8 @@ class Appended:
     uid_validity: int
     modseq: int
     duplicate: bool = False
+    replaced_keys: tuple[str, ...] = ()
+    """Keys of bytes that went with what it replaced."""
 
 
 class Refusal(StrEnum):
@@ -293,6 +305,10 @@ class Refusal(StrEnum):
     MAILBOX_GONE = "mailbox_gone"
     FOLDER_GONE = "folder_gone"
     UID_EXHAUSTED = "uid_exhausted"
+    REPLACED_GONE = "replaced_gone"
+    """What was to be replaced is not there (any more)."""
+    REPLACED_IN_USE = "replaced_in_use"
+    """What was to be replaced is still to be sent (mail-server C3)."""
 
 
 @dataclass(frozen=True, slots=True)

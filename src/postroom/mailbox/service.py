@@ -288,6 +288,23 @@ class Mailboxes:
             raise MessagesInUse
         return gone
 
+    async def remove(self, ref: MailboxRef, folder_id: FolderKey, uid: int) -> bool:
+        """Remove one placement for good, whatever its flags; False when it is not there.
+
+        Raises `folder_not_found`; MessagesInUse when the message is still to be sent.
+        """
+
+        async def step(write: MailboxWrite) -> Removed:
+            await folders.by_key(write.conn, write.ref, folder_id)
+            rows = await placing.rows_in_folder(write, folder_id, [uid])
+            if any(row.leaves for row in rows):
+                raise MessagesInUse
+            return await expunge.remove(write, rows)
+
+        removed = await self._write(ref, step)
+        await self._drop_bytes(removed)
+        return bool(removed.uids)
+
     async def _expunge_steps(
         self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int] | None
     ) -> AsyncIterator[Removed]:

@@ -40,6 +40,7 @@ HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
         c.Copy: transfer.copy,
         c.Move: transfer.move,
         c.Append: append.append,
+        c.Replace: append.replace,
         c.Idle: idle.idle,
         c.GetQuota: quota.get_quota,
         c.GetQuotaRoot: quota.get_quota_root,

@@ -35,7 +35,7 @@ async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
         if name not in known:
             shown[name] = None
     if shown:
-        session.write(render.metadata_line(command.mailbox, shown.items()))
+        session.write(render.metadata_line(command.mailbox, shown.items(), utf8=session.utf8))
     return Done("GETMETADATA completed", f"METADATA LONGENTRIES {longest}" if longest else None)
 
 

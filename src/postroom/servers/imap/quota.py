@@ -22,7 +22,7 @@ async def get_quota(session: Session, command: c.GetQuota) -> Done:
 
 async def get_quota_root(session: Session, command: c.GetQuotaRoot) -> Done:
     folder = await find(session, command.mailbox)
-    session.write(render.quota_root_line(folder.name, ROOT))
+    session.write(render.quota_root_line(folder.name, ROOT, utf8=session.utf8))
     await _tell(session)
     return Done("GETQUOTAROOT completed")
 
