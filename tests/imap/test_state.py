@@ -23,7 +23,7 @@ def all_commands(base: type[c.Command] = c.Command) -> set[type[c.Command]]:
 @pytest.mark.covers("mail-server:D1")
 def test_every_command_has_its_states() -> None:
     assert set(COMMAND_STATES) == all_commands()
-    assert len(COMMANDS) == 30
+    assert len(COMMANDS) == 33
     assert all(S.LOGOUT not in states for states in COMMAND_STATES.values())
 
 
@@ -40,6 +40,7 @@ def test_every_command_has_its_states() -> None:
         (c.Fetch(SET, ()), {S.SELECTED}),
         (c.Search(And()), {S.SELECTED}),
         (c.Unselect(), {S.SELECTED}),
+        (c.CancelUpdate((b"a",)), {S.SELECTED}),
     ],
 )
 def test_states(command: c.Command, states: set[SessionState]) -> None:
