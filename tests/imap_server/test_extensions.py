@@ -22,6 +22,16 @@ ELSEWHERE = {
     "SPECIAL-USE",
     "CONDSTORE",  # test_modseq
     "QRESYNC",
+    "SORT",  # test_sort
+    "SORT=DISPLAY",
+    "ESORT",
+    "CONTEXT=SORT",
+    "THREAD=ORDEREDSUBJECT",  # test_thread
+    "THREAD=REFERENCES",
+    "SEARCHRES",  # test_search_results
+    "PARTIAL",
+    "CONTEXT=SEARCH",
+    "SEARCH=FUZZY",
 }
 
 

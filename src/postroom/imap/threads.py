@@ -80,10 +80,7 @@ def references(letters: Iterable[Letter]) -> Turns[list[Thread]]:
     threads = yield from _pruned(links)
     threads = yield from _sorted_threads(threads)
     threads = yield from _gathered(threads)
-    for place, thread in enumerate(threads):
-        yield from _sort_below(thread)
-        if not place % PORTION:
-            yield
+    yield from _sort_below(threads)
     return (yield from _sorted_threads(threads))
 
 
@@ -208,9 +205,9 @@ def _sorted_threads(threads: Sequence[Thread]) -> Turns[list[Thread]]:
     return (yield from in_order(threads, _thread_date))
 
 
-def _sort_below(thread: Thread) -> Turns[None]:
+def _sort_below(threads: Sequence[Thread]) -> Turns[None]:
     """Siblings by date; every message below the top is one that is there, so that the order of doing it is free."""
-    below = [thread]
+    below = list(threads)
     done = 0
     while below:
         one = below.pop()
@@ -220,7 +217,6 @@ def _sort_below(thread: Thread) -> Turns[None]:
         done += 1
         if not done % PORTION:
             yield
-    return None
 
 
 # -- step 5

@@ -31,10 +31,10 @@ def in_order(items: Sequence[T], key: Callable[[T], Any] | None = None) -> Turns
         return sorted(items, key=key)  # type: ignore[type-var,arg-type]  # with a key, or of things that compare
     runs: list[list[T]] = []
     for start in range(0, len(items), PORTION):
-        runs.append(sorted(items[start : start + PORTION], key=key))  # type: ignore[arg-type]  # as above
+        runs.append(sorted(items[start : start + PORTION], key=key))  # type: ignore[type-var,arg-type]  # as above
         yield
     found: list[T] = []
-    for item in merge(*runs, key=key):  # type: ignore[type-var,arg-type]  # as above
+    for item in merge(*runs, key=key):  # type: ignore[arg-type]  # as above
         found.append(item)
         if not len(found) % PORTION:
             yield

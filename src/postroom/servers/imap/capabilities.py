@@ -19,6 +19,16 @@ EXTENSIONS: Final = (
     "SAVEDATE",
     "CONDSTORE",
     "QRESYNC",
+    "SORT",
+    "SORT=DISPLAY",
+    "ESORT",
+    "THREAD=ORDEREDSUBJECT",
+    "THREAD=REFERENCES",
+    "SEARCHRES",
+    "PARTIAL",
+    "CONTEXT=SEARCH",
+    "CONTEXT=SORT",
+    "SEARCH=FUZZY",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
