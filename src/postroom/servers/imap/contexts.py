@@ -7,6 +7,7 @@ changed or came, and the client is told what the answer adds to its results and 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -36,7 +37,7 @@ class Told(Protocol):
     def told_uids(self) -> Sequence[int]: ...
 
 
-class Context:
+class Context(ABC):
     """One search that was asked to be kept up to date. `find` answers with those of some UIDs that it finds.
 
     Without an order results are a set, and all positions are 0 (RFC 5267 §4.3.3).
@@ -49,21 +50,17 @@ class Context:
         self.uid = uid
         self._find = find
 
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """How many results it holds."""
 
-    def among(self, uids: Iterable[int]) -> list[int]:
-        """Those that are results, in mailbox order."""
-        raise NotImplementedError
-
+    @abstractmethod
     def remove(self, told: Told, uids: Iterable[int]) -> Iterator[bytes]:
         """Take results away; what to say of it."""
-        raise NotImplementedError
 
-    async def ask(self, told: Told, uids: frozenset[int]) -> AsyncIterator[bytes]:
+    @abstractmethod
+    def ask(self, told: Told, uids: frozenset[int]) -> AsyncIterator[bytes]:
         """Ask again about `uids`; what to say of it."""
-        raise NotImplementedError
-        yield b""
 
     def _line(self, told: Told, word: bytes, pairs: Iterable[tuple[int, Sequence[int]]]) -> Iterator[bytes]:
         found = iter(pairs)
@@ -94,11 +91,8 @@ class SetContext(Context):
     def __len__(self) -> int:
         return len(self._results)
 
-    def among(self, uids: Iterable[int]) -> list[int]:
-        return sorted(self._results.intersection(uids))
-
     def remove(self, told: Told, uids: Iterable[int]) -> Iterator[bytes]:
-        gone = self.among(uids)
+        gone = sorted(self._results.intersection(uids))
         if gone:
             yield from self._line(told, b"REMOVEFROM", [(0, gone)])
             self._results.difference_update(gone)
@@ -134,11 +128,8 @@ class OrderedContext(Context):
     def __len__(self) -> int:
         return len(self._results)
 
-    def among(self, uids: Iterable[int]) -> list[int]:
-        return sorted(self._keys.keys() & set(uids))
-
     def remove(self, told: Told, uids: Iterable[int]) -> Iterator[bytes]:
-        return self._line(told, b"REMOVEFROM", self._taken(self.among(uids)))
+        return self._line(told, b"REMOVEFROM", self._taken(sorted(self._keys.keys() & set(uids))))
 
     def _taken(self, uids: Iterable[int]) -> Iterator[tuple[int, Sequence[int]]]:
         """Each pair is to be read after the ones before it were done (RFC 5267 §4.3.2)."""
@@ -216,16 +207,15 @@ class Contexts:
         stays to be told then.
         """
         uids = self._told.told_uids()
-        known = bisect_right(uids, self._top)
-        asked = frozenset((*self._changed, *uids[known:]))
-        if not asked:
-            return
-        asked = frozenset(uid for uid in asked if self._told.index(uid) is not None)
-        for context in tuple(self._contexts.values()):
+        # The list may be the view's own, to which others add while we wait.
+        top = uids[-1] if uids else self._top
+        new = uids[bisect_right(uids, self._top) :]
+        asked = frozenset(uid for uid in (*self._changed, *new) if self._told.index(uid) is not None)
+        for context in tuple(self._contexts.values()) if asked else ():
             async for line in context.ask(self._told, asked):
                 yield line
         self._changed.clear()
-        self._top = uids[-1] if uids else self._top
+        self._top = top
 
     def _read_journal(self) -> None:
         view = self._told.view
