@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
 
 from postroom.imap import commands as c
 from postroom.imap.cursor import (
@@ -23,22 +22,11 @@ from postroom.imap.cursor import (
     Row,
     look_up,
 )
-from postroom.imap.errors import BadCommand, Code, NotSaved, ProtocolNo
+from postroom.imap.errors import BadCommand, Code, ProtocolNo
 from postroom.imap.fetch import Window, read_items, read_modifiers
 from postroom.imap.names import SEPARATOR, decode_name
-from postroom.imap.partial import Partial
-from postroom.imap.search import (
-    ReturnOption,
-    SearchKey,
-    SearchReader,
-    is_fuzzy,
-    read_charset,
-    read_charset_name,
-    read_returns,
-)
+from postroom.imap.search_commands import read_cancel_update, read_search, read_sort, read_thread
 from postroom.imap.sequence import STAR
-from postroom.imap.sort import SortKey, read_criteria
-from postroom.imap.threads import Algorithm
 from postroom.imap.wire import RawCommand
 
 #: Our limits; the first is RFC 2971 §3.3.
@@ -47,8 +35,6 @@ MAX_ID_NAME = 30
 MAX_ID_VALUE = 1024
 MAX_PATTERNS = 64
 MAX_MESSAGES = 512
-
-T = TypeVar("T")
 
 _UNKNOWN = "Unknown command"
 _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?").fullmatch
@@ -374,67 +360,6 @@ def _expunge(cursor: Cursor, uid: bool) -> c.Command:
     return c.Expunge(cursor.sequence_set())
 
 
-def _search(cursor: Cursor, uid: bool) -> c.Command:
-    cursor.space()
-    returns = read_returns(cursor)
-    charset, key = _program(cursor, returns or (), read_charset)
-    _check_relevancy(key, wanted=ReturnOption.RELEVANCY in (returns or ()))
-    return c.Search(key, charset, returns, uid)
-
-
-def _program(
-    cursor: Cursor, returns: tuple[ReturnOption | Partial, ...], charset_of: Callable[[Cursor], T]
-) -> tuple[T, SearchKey]:
-    """The charset and the keys. What is refused is told apart where it was to be saved."""
-    try:
-        return charset_of(cursor), SearchReader(cursor).program()
-    except ProtocolNo as error:
-        if ReturnOption.SAVE in returns:
-            raise NotSaved(error.code or Code.CANNOT, error.text) from None
-        raise
-
-
-def _check_relevancy(key: SearchKey, *, wanted: bool) -> None:
-    if wanted and not is_fuzzy(key):
-        raise BadCommand("RELEVANCY is of FUZZY searches")
-
-
-def _sort(cursor: Cursor, uid: bool) -> c.Command:
-    _require(cursor, "SORT")
-    cursor.space()
-    returns = read_returns(cursor, "ESORT")
-    criteria = read_criteria(cursor)
-    cursor.space()
-    charset, key = _program(cursor, returns or (), read_charset_name)
-    by_score = any(criterion.key is SortKey.RELEVANCY for criterion in criteria)
-    _check_relevancy(key, wanted=by_score or ReturnOption.RELEVANCY in (returns or ()))
-    return c.Sort(criteria, key, charset, returns, uid)
-
-
-def _thread(cursor: Cursor, uid: bool) -> c.Command:
-    cursor.space()
-    name = cursor.atom().decode("ascii").upper()
-    _require(cursor, "THREAD=" + name)
-    cursor.space()
-    charset, key = _program(cursor, (), read_charset_name)
-    return c.Thread(Algorithm(name), key, charset, uid)
-
-
-def _cancel_update(cursor: Cursor, _uid: bool) -> c.Command:
-    _require(cursor, "CONTEXT=SEARCH")
-    tags = []
-    while cursor.more():
-        tags.append(cursor.string())
-    if not tags:
-        raise BadCommand("Missing argument")
-    return c.CancelUpdate(tuple(tags))
-
-
-def _require(cursor: Cursor, capability: str) -> None:
-    if capability not in cursor.options.capabilities:
-        raise BadCommand(_UNKNOWN)
-
-
 def _fetch(cursor: Cursor, uid: bool) -> c.Command:
     cursor.space()
     messages = cursor.sequence_set()
@@ -535,10 +460,10 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"CLOSE": _bare(c.Close()),
         b"UNSELECT": _bare(c.Unselect()),
         b"EXPUNGE": CommandRow(_expunge, uid=True),
-        b"SEARCH": CommandRow(_search, uid=True),
-        b"SORT": CommandRow(_sort, uid=True),
-        b"THREAD": CommandRow(_thread, uid=True),
-        b"CANCELUPDATE": CommandRow(_cancel_update),
+        b"SEARCH": CommandRow(read_search, uid=True),
+        b"SORT": CommandRow(read_sort, uid=True),
+        b"THREAD": CommandRow(read_thread, uid=True),
+        b"CANCELUPDATE": CommandRow(read_cancel_update),
         b"FETCH": CommandRow(_fetch, uid=True),
         b"STORE": CommandRow(_store, uid=True),
         b"COPY": CommandRow(_to_mailbox(c.Copy), uid=True),
