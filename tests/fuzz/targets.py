@@ -17,6 +17,7 @@ import orjson
 from postroom.accounts.names import NameClass
 from postroom.base.errors import PostroomError
 from postroom.directory.usernames import validate_username
+from postroom.imap.cursor import DEFAULT_OPTIONS
 from postroom.imap.errors import CommandError
 from postroom.imap.parser import parse_command
 from postroom.imap.wire import CommandReader, RawCommand
@@ -31,6 +32,7 @@ from postroom.mail.params import parse_content_type, parse_disposition, text_of
 from postroom.mail.tree import pack_tree, unpack_tree
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError
+from postroom.servers.imap.capabilities import options
 from tests.fuzz.kinds import attachment_sniff, dsn_parse, tnef_parse
 from tests.fuzz.reading import quote_strip, refs_extract, sanitize
 from tests.mailauth.fuzz_targets import spf_record
@@ -146,10 +148,11 @@ def imap_command(data: bytes) -> None:
     for start in range(0, len(data), 7):
         for event in reader.feed(data[start : start + 7]):
             if isinstance(event, RawCommand):
-                try:
-                    parse_command(event)
-                except CommandError:
-                    continue
+                for offered in (DEFAULT_OPTIONS, options(frozenset()), options(frozenset({"UTF8=ACCEPT"}))):
+                    try:
+                        parse_command(event, offered)
+                    except CommandError:
+                        continue
     assert reader.held <= len(data)
 
 

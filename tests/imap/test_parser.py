@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from postroom.imap import commands as c
 from postroom.imap import render
-from postroom.imap.cursor import Cursor, ParserOptions
+from postroom.imap.cursor import SAVED_RESULT, Cursor, ParserOptions
 from postroom.imap.errors import BadCommand, CommandError, ProtocolNo
 from postroom.imap.fetch import ChangedSince, FetchAtt, FetchItem, Section, SectionText
 from postroom.imap.names import encode_name
 from postroom.imap.parser import COMMANDS, parse_command, parse_done, parse_sasl_line
-from postroom.imap.search import And, HasFlag, ReturnOption
+from postroom.imap.partial import Partial
+from postroom.imap.search import And, Fuzzy, HasFlag, Not, Numbers, ReturnOption
 from postroom.imap.sequence import SequenceSet
+from postroom.imap.sort import SortCriterion, SortKey
+from postroom.imap.threads import Algorithm
 from postroom.imap.wire import CommandReader, RawCommand
 
 EVERYTHING = ParserOptions(
@@ -33,6 +36,8 @@ EVERYTHING = ParserOptions(
             "CATENATE",
             "REPLACE",
         }
+        | {"SORT", "SORT=DISPLAY", "ESORT", "PARTIAL"}
+        | {"THREAD=REFERENCES", "THREAD=ORDEREDSUBJECT", "CONTEXT=SEARCH", "CONTEXT=SORT", "SEARCH=FUZZY"}
     )
 )
 UTF8 = ParserOptions(utf8=True)
@@ -190,6 +195,28 @@ MESSAGES: list[tuple[bytes, c.Command]] = [
     (b"UID EXPUNGE 3:5,9", c.Expunge(numbers(b"3:5,9"))),
     (b"SEARCH ALL", c.Search(And())),
     (b"uid search charset utf-8 seen", c.Search(HasFlag("$seen"), "UTF-8", uid=True)),
+    (
+        b"SORT (reverse date Subject) us-ascii UNSEEN $",
+        c.Sort(
+            (SortCriterion(SortKey.DATE, reverse=True), SortCriterion(SortKey.SUBJECT)),
+            And((Not(HasFlag("$seen")), Numbers(SAVED_RESULT))),
+            "US-ASCII",
+        ),
+    ),
+    (
+        b"UID SORT RETURN (PARTIAL -1:-20 UPDATE CONTEXT) (DISPLAYFROM RELEVANCY DISPLAYTO) UTF-8 FUZZY SEEN",
+        c.Sort(
+            (SortCriterion(SortKey.DISPLAYFROM), SortCriterion(SortKey.RELEVANCY), SortCriterion(SortKey.DISPLAYTO)),
+            Fuzzy(HasFlag("$seen")),
+            "UTF-8",
+            (Partial(-1, -20), ReturnOption.UPDATE, ReturnOption.CONTEXT),
+            uid=True,
+        ),
+    ),
+    (b"THREAD references UTF-8 ALL", c.Thread(Algorithm.REFERENCES, And(), "UTF-8")),
+    (b"UID THREAD ORDEREDSUBJECT US-ASCII ALL", c.Thread(Algorithm.ORDEREDSUBJECT, And(), "US-ASCII", uid=True)),
+    (b'CANCELUPDATE "a1" "a2"', c.CancelUpdate((b"a1", b"a2"))),
+    (b"SEARCH RETURN (PARTIAL 500:400) ALL", c.Search(And(), None, (Partial(500, 400),))),
     (b"SEARCH RETURN (MIN COUNT) SEEN", c.Search(HasFlag("$seen"), None, (ReturnOption.MIN, ReturnOption.COUNT))),
     (
         b"UID SEARCH RETURN () CHARSET US-ASCII ALL",
@@ -429,6 +456,32 @@ def test_fetch_modifiers() -> None:
         b"UID EXPUNGE",
         b"SEARCH",
         b"SEARCH RETURN (X) ALL",
+        b"SEARCH RETURN (PARTIAL) ALL",
+        b"SEARCH RETURN (PARTIAL 1) ALL",
+        b"SEARCH RETURN (PARTIAL 0:1) ALL",
+        b"SEARCH RETURN (PARTIAL 1:*) ALL",
+        b"SEARCH RETURN (PARTIAL -1:2) ALL",
+        b"SEARCH RETURN (PARTIAL 1:-2) ALL",
+        b"SEARCH RETURN (PARTIAL 1:2 ALL) ALL",
+        b"SEARCH RETURN (PARTIAL 1:2 PARTIAL 3:4) ALL",
+        b"SEARCH RETURN (PARTIAL 1:2 PARTIAL 1:2) ALL",
+        b"SEARCH RETURN (RELEVANCY) SEEN",
+        b"SEARCH FUZZY",
+        b"SEARCH $,1",
+        b"SORT () UTF-8 ALL",
+        b"SORT (REVERSE) UTF-8 ALL",
+        b"SORT (REVERSE REVERSE DATE) UTF-8 ALL",
+        b"SORT (UID) UTF-8 ALL",
+        b"SORT (RELEVANCY) UTF-8 ALL",
+        b"SORT DATE UTF-8 ALL",
+        b"SORT (DATE) UTF-8",
+        b"THREAD ALL",
+        b"THREAD X-OTHER UTF-8 ALL",
+        b"THREAD REFERENCES UTF-8",
+        b"CANCELUPDATE",
+        b"CANCELUPDATE a1",
+        b"UID FETCH 1 FLAGS (PARTIAL)",
+        b"FETCH 1 FLAGS (PARTIAL 1:2)",
         b"SEARCH RETURN ALL",
         b"NO\rOP",
     ],
@@ -446,6 +499,10 @@ def test_bad_commands(line: bytes) -> None:
         b"SEARCH OLDER 5",
         b"SEARCH RETURN (ALL) ALL",
         b"SEARCH $",
+        b"SEARCH FUZZY ALL",
+        b"SORT (DATE) UTF-8 ALL",
+        b"THREAD REFERENCES UTF-8 ALL",
+        b'CANCELUPDATE "a"',
         b"STATUS a (SIZE)",
         b"SELECT a (CONDSTORE)",
         b"APPEND a {1+}\r\nx {1+}\r\ny",

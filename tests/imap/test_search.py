@@ -20,6 +20,7 @@ from postroom.imap.search import (
     Dated,
     DateKind,
     DateTest,
+    Fuzzy,
     HasFlag,
     Header,
     Larger,
@@ -39,7 +40,9 @@ from postroom.imap.search import (
 from postroom.imap.sequence import STAR, SequenceSet
 from postroom.imap.wire import CommandReader, RawCommand
 
-OPTIONS = ParserOptions(capabilities=frozenset({"WITHIN", "CONDSTORE", "OBJECTID", "SAVEDATE", "SEARCHRES", "ESEARCH"}))
+OPTIONS = ParserOptions(
+    capabilities=frozenset({"WITHIN", "CONDSTORE", "OBJECTID", "SAVEDATE", "SEARCHRES", "ESEARCH"} | {"SEARCH=FUZZY"})
+)
 
 
 def parse(text: bytes) -> c.Search:
@@ -59,6 +62,8 @@ FEB = date(1994, 2, 1)
 KEYS: list[tuple[bytes, SearchKey]] = [
     (b"ALL", And()),
     (b"seen", SEEN),
+    (b"FUZZY SEEN", Fuzzy(SEEN)),
+    (b"FUZZY (SEEN RECENT)", Fuzzy(And((SEEN, Recent())))),
     (b"UNSEEN", Not(SEEN)),
     (b"ANSWERED", HasFlag("$answered")),
     (b"UNANSWERED", Not(HasFlag("$answered"))),

@@ -41,6 +41,7 @@ def test_every_command_has_its_states() -> None:
         (c.Fetch(SET, ()), {S.SELECTED}),
         (c.Search(And()), {S.SELECTED}),
         (c.Unselect(), {S.SELECTED}),
+        (c.CancelUpdate((b"a",)), {S.SELECTED}),
     ],
 )
 def test_states(command: c.Command, states: set[SessionState]) -> None:

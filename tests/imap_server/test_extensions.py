@@ -32,6 +32,16 @@ ELSEWHERE = {
     "BINARY",  # test_binary
     "UTF8=ACCEPT",  # test_utf8
     "PREVIEW",  # test_preview
+    "SORT",  # test_sort
+    "SORT=DISPLAY",
+    "ESORT",
+    "CONTEXT=SORT",
+    "THREAD=ORDEREDSUBJECT",  # test_thread
+    "THREAD=REFERENCES",
+    "SEARCHRES",  # test_search_results
+    "PARTIAL",
+    "CONTEXT=SEARCH",
+    "SEARCH=FUZZY",
 }
 
 

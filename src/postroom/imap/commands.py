@@ -9,8 +9,11 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 
 from postroom.imap.fetch import FetchItem, FetchModifier
+from postroom.imap.partial import Partial
 from postroom.imap.search import ReturnOption, SearchKey
 from postroom.imap.sequence import SequenceSet
+from postroom.imap.sort import SortCriterion
+from postroom.imap.threads import Algorithm
 
 
 class Command:
@@ -324,8 +327,36 @@ class Search(Command):
 
     key: SearchKey
     charset: str | None = None
-    returns: tuple[ReturnOption, ...] | None = None
+    returns: tuple[ReturnOption | Partial, ...] | None = None
     uid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sort(Command):
+    """SORT (RFC 5256). `returns` is None without RETURN (answer ``* SORT``), else as in `Search` (RFC 5267 §3)."""
+
+    criteria: tuple[SortCriterion, ...]
+    key: SearchKey
+    charset: str
+    returns: tuple[ReturnOption | Partial, ...] | None = None
+    uid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Thread(Command):
+    """THREAD (RFC 5256)."""
+
+    algorithm: Algorithm
+    key: SearchKey
+    charset: str
+    uid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelUpdate(Command):
+    """CANCELUPDATE (RFC 5267 §4.3.5): tags of searches that were to be kept up to date."""
+
+    tags: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)

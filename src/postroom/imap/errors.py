@@ -71,3 +71,7 @@ class ProtocolNo(CommandError):
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text, code)
+
+
+class NotSaved(ProtocolNo):
+    """A search that was to be saved is refused: ``$`` stands for nothing then (RFC 5182 §2.1)."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from postroom.imap.cursor import MAX_NUMBER, MAX_NUMBER64, Cursor, Row, look_up
 from postroom.imap.errors import BadCommand, Code, ProtocolNo
+from postroom.imap.partial import Partial, read_partial
 from postroom.imap.render import astring
 
 #: Our limits: items of one FETCH, names of one HEADER.FIELDS, depth of a part number.
@@ -118,6 +119,13 @@ class Vanished(FetchModifier):
     """``VANISHED``: also what went since (RFC 7162 §3.2.6)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window(FetchModifier):
+    """``PARTIAL``: only so many of the messages (RFC 9394 §3.3)."""
+
+    partial: Partial
+
+
 _WITH_FIELDS = frozenset({SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT})
 _TEXTS = {text.encode(): text for text in SectionText}
 _LABELS = {att: b"PREVIEW" if att is FetchAtt.PREVIEW_LAZY else att.encode() for att in FetchAtt}
@@ -197,6 +205,7 @@ FETCH_MODIFIERS: Mapping[bytes, Row[FetchModifier]] = MappingProxyType(
     {
         b"CHANGEDSINCE": Row(lambda cursor: ChangedSince(_modseq(cursor)), "CONDSTORE"),
         b"VANISHED": Row.constant(Vanished(), "QRESYNC"),
+        b"PARTIAL": Row(lambda cursor: Window(read_partial(cursor)), "PARTIAL"),
     }
 )
 

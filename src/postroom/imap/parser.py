@@ -25,9 +25,9 @@ from postroom.imap.cursor import (
     look_up,
 )
 from postroom.imap.errors import BadCommand
-from postroom.imap.fetch import read_items, read_modifiers
+from postroom.imap.fetch import Window, read_items, read_modifiers
 from postroom.imap.names import SEPARATOR
-from postroom.imap.search import SearchReader, read_charset, read_returns
+from postroom.imap.search_commands import read_cancel_update, read_search, read_sort, read_thread
 from postroom.imap.sequence import STAR
 from postroom.imap.wire import RawCommand
 
@@ -336,19 +336,14 @@ def _expunge(cursor: Cursor, uid: bool) -> c.Command:
     return c.Expunge(cursor.sequence_set())
 
 
-def _search(cursor: Cursor, uid: bool) -> c.Command:
-    cursor.space()
-    returns = read_returns(cursor)
-    charset = read_charset(cursor)
-    return c.Search(SearchReader(cursor).program(), charset, returns, uid)
-
-
 def _fetch(cursor: Cursor, uid: bool) -> c.Command:
     cursor.space()
     messages = cursor.sequence_set()
     cursor.space()
     items = read_items(cursor)
     modifiers = read_modifiers(cursor) if cursor.more() else ()
+    if sum(isinstance(one, Window) for one in modifiers) > uid:
+        raise BadCommand("PARTIAL is for UID FETCH, and once")
     return c.Fetch(messages, items, modifiers, uid)
 
 
@@ -447,7 +442,10 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"CLOSE": _bare(c.Close()),
         b"UNSELECT": _bare(c.Unselect()),
         b"EXPUNGE": CommandRow(_expunge, uid=True),
-        b"SEARCH": CommandRow(_search, uid=True),
+        b"SEARCH": CommandRow(read_search, uid=True),
+        b"SORT": CommandRow(read_sort, uid=True),
+        b"THREAD": CommandRow(read_thread, uid=True),
+        b"CANCELUPDATE": CommandRow(read_cancel_update),
         b"FETCH": CommandRow(_fetch, uid=True),
         b"STORE": CommandRow(_store, uid=True),
         b"COPY": CommandRow(_to_mailbox(c.Copy), uid=True),

@@ -281,10 +281,19 @@ def vanished(uids: bytes, *, earlier: bool = False) -> bytes:
 
 def search_line(numbers: Iterable[int], modseq: int | None = None) -> bytes:
     """``* SEARCH 1 2 3``, and the highest modseq of what was found where it was asked about (RFC 7162 §3.1.5)."""
+    return _found_line(b"SEARCH", numbers, modseq)
+
+
+def sort_line(numbers: Iterable[int], modseq: int | None = None) -> bytes:
+    """``* SORT 2 3 1``, with the modseq as `search_line` (RFC 5256 §4, RFC 7162 §3.1.6)."""
+    return _found_line(b"SORT", numbers, modseq)
+
+
+def _found_line(word: bytes, numbers: Iterable[int], modseq: int | None) -> bytes:
     found = number_list(numbers)
     if not found:
-        return b"* SEARCH\r\n"
-    return b"* SEARCH %b%b\r\n" % (found, b"" if modseq is None else b" (MODSEQ %d)" % modseq)
+        return b"* %b\r\n" % word
+    return b"* %b %b%b\r\n" % (word, found, b"" if modseq is None else b" (MODSEQ %d)" % modseq)
 
 
 def esearch_line(tag: bytes, results: Iterable[tuple[str, bytes]], *, uid: bool = False) -> bytes:

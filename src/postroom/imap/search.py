@@ -15,6 +15,7 @@ from types import MappingProxyType
 from postroom.imap import flags
 from postroom.imap.cursor import MAX_NUMBER, MAX_NUMBER64, Cursor, Row, look_up
 from postroom.imap.errors import BadCommand, Code, ProtocolNo
+from postroom.imap.partial import Partial, read_partial
 from postroom.imap.sequence import SequenceSet
 
 #: Our limits on one query: nesting of NOT, OR and parentheses, and keys in all.
@@ -175,20 +176,38 @@ class ObjectId(SearchKey):
     thread: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Fuzzy(SearchKey):
+    """``FUZZY``: the key, met also by what is only like it (RFC 6203)."""
+
+    key: SearchKey
+
+
 class ReturnOption(StrEnum):
-    """What SEARCH RETURN asks for (RFC 4731, RFC 5182)."""
+    """What SEARCH RETURN and SORT RETURN ask for without an argument (RFC 4731, RFC 5182, RFC 5267, RFC 6203)."""
 
     MIN = "MIN"
     MAX = "MAX"
     ALL = "ALL"
     COUNT = "COUNT"
     SAVE = "SAVE"
+    CONTEXT = "CONTEXT"
+    UPDATE = "UPDATE"
+    RELEVANCY = "RELEVANCY"
 
 
-SEARCH_RETURNS: Mapping[bytes, Row[ReturnOption]] = MappingProxyType(
+_RETURN_CAPABILITIES: Mapping[ReturnOption, str] = MappingProxyType(
     {
-        option.encode(): Row.constant(option, "SEARCHRES" if option is ReturnOption.SAVE else "ESEARCH")
-        for option in ReturnOption
+        ReturnOption.SAVE: "SEARCHRES",
+        ReturnOption.CONTEXT: "CONTEXT=SEARCH",
+        ReturnOption.UPDATE: "CONTEXT=SEARCH",
+        ReturnOption.RELEVANCY: "SEARCH=FUZZY",
+    }
+)
+SEARCH_RETURNS: Mapping[bytes, Row[ReturnOption | Partial]] = MappingProxyType(
+    {
+        **{option.encode(): Row.constant(option, _RETURN_CAPABILITIES.get(option)) for option in ReturnOption},
+        b"PARTIAL": Row(read_partial, "PARTIAL"),
     }
 )
 
@@ -340,6 +359,7 @@ SEARCH_KEYS: Mapping[bytes, Row[KeyBuilder]] = MappingProxyType(
         b"OR": _row(_or),
         b"OLDER": _row(lambda reader: Older(reader.argument().number(1, MAX_NUMBER)), "WITHIN"),
         b"YOUNGER": _row(lambda reader: Younger(reader.argument().number(1, MAX_NUMBER)), "WITHIN"),
+        b"FUZZY": _row(lambda reader: Fuzzy(reader.nested()), "SEARCH=FUZZY"),
         b"MODSEQ": _row(_modseq, "CONDSTORE"),
         b"EMAILID": _row(_object_id(thread=False), "OBJECTID"),
         b"THREADID": _row(_object_id(thread=True), "OBJECTID"),
@@ -347,19 +367,35 @@ SEARCH_KEYS: Mapping[bytes, Row[KeyBuilder]] = MappingProxyType(
 )
 
 
-def read_returns(cursor: Cursor) -> tuple[ReturnOption, ...] | None:
+def is_fuzzy(key: SearchKey) -> bool:
+    """Whether FUZZY stands anywhere in the tree: without it there are no scores to ask for (RFC 6203 §4)."""
+    match key:
+        case Fuzzy():
+            return True
+        case And():
+            return any(map(is_fuzzy, key.keys))
+        case Or():
+            return is_fuzzy(key.left) or is_fuzzy(key.right)
+        case Not():
+            return is_fuzzy(key.key)
+    return False
+
+
+def read_returns(cursor: Cursor, capability: str = "ESEARCH") -> tuple[ReturnOption | Partial, ...] | None:
     """``RETURN (…)`` and the space after it, if it comes next; an empty list means ALL (RFC 4731 §3.1)."""
     if cursor.peek_word() != b"RETURN":
         return None
-    if "ESEARCH" not in cursor.options.capabilities:
+    if capability not in cursor.options.capabilities:
         raise BadCommand("Unknown search key")
     cursor.word()
     cursor.space()
 
-    def one() -> ReturnOption:
+    def one() -> ReturnOption | Partial:
         return look_up(SEARCH_RETURNS, cursor.word(), cursor.options, "Unknown RETURN option").read(cursor)
 
     found = cursor.items(one)
+    if sum(isinstance(option, Partial) for option in found) + (ReturnOption.ALL in found) > 1:
+        raise BadCommand("One of PARTIAL and ALL, and once")
     cursor.space()
     return tuple(dict.fromkeys(found)) or (ReturnOption.ALL,)
 
@@ -372,6 +408,11 @@ def read_charset(cursor: Cursor) -> str | None:
         raise BadCommand("UTF8=ACCEPT is enabled: there is no other charset")
     cursor.word()
     cursor.space()
+    return read_charset_name(cursor)
+
+
+def read_charset_name(cursor: Cursor) -> str:
+    """The charset that SORT and THREAD are always given, and the space after it. Raises as `read_charset`."""
     charset = cursor.astring().upper()
     if charset not in _CHARSETS:
         raise ProtocolNo(Code.BADCHARSET, "Only US-ASCII and UTF-8 are known")

@@ -36,7 +36,7 @@ COMMAND_STATES: Mapping[type[c.Command], frozenset[SessionState]] = MappingProxy
         **dict.fromkeys((c.List, c.Lsub, c.Namespace, c.StatusCommand, c.Append, c.Idle, c.Done), _AFTER),
         **dict.fromkeys((c.GetQuota, c.GetQuotaRoot, c.GetMetadata, c.SetMetadata, c.Compress), _AFTER),
         **dict.fromkeys((c.Check, c.Close, c.Unselect, c.Expunge, c.Search, c.Fetch, c.Store), _SELECTED),
-        **dict.fromkeys((c.Copy, c.Move, c.Replace), _SELECTED),
+        **dict.fromkeys((c.Copy, c.Move, c.Replace, c.Sort, c.Thread, c.CancelUpdate), _SELECTED),
     }
 )
 

@@ -83,6 +83,8 @@ class Columns(Flag):
     PARTS = auto()
     PREVIEW = auto()
     """Subject and snippet."""
+    REFERENCES = auto()
+    """Message-ID, In-Reply-To and References, normalised."""
 
 
 class FetchRow(NamedTuple):
@@ -104,6 +106,9 @@ class FetchRow(NamedTuple):
     part_tree: bytes | None = None
     subject: str | None = None
     snippet: str | None = None
+    rfc_message_id: str | None = None
+    in_reply_to: str | None = None
+    reference_ids: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,9 @@ _OF_MESSAGE: Final = (
     (Columns.PARTS, "m.part_tree", "bytea"),
     (Columns.PREVIEW, "m.subject", "text"),
     (Columns.PREVIEW, "m.snippet", "text"),
+    (Columns.REFERENCES, "m.rfc_message_id", "text"),
+    (Columns.REFERENCES, "m.in_reply_to", "text"),
+    (Columns.REFERENCES, "m.reference_ids", "text[]"),
 )
 _FROM_PLACEMENTS: Final = " FROM placements p"
 _FROM_MESSAGES: Final = " JOIN messages m ON m.tenant_id = p.tenant_id AND m.id = p.message_id"

@@ -61,6 +61,16 @@ _OF_CANDIDATES: Final = _PLACEMENTS + "p.message_id = ANY ($4::bigint[])"
 MAX_CANDIDATES: Final = 20_000
 """Beyond this many reading the folder is no more work than naming them."""
 
+# Similar words are few, and each is one look into the index.
+_SIMILAR: Final = """
+SELECT p.uid, max(s.score) AS score
+FROM unnest($4::text[], $5::real[]) AS s (lexeme, score)
+JOIN message_words w ON w.tenant_id = $1 AND w.mailbox_id = $2 AND w.words @@ s.lexeme::tsquery
+JOIN placements p ON p.tenant_id = $1 AND p.message_id = w.message_id
+WHERE p.mailbox_id = $2 AND p.folder_id = $3
+GROUP BY p.uid
+"""
+
 _TEXTS: Final = """
 SELECT p.uid, CASE WHEN t.plain THEN NULL ELSE t.text END AS text
 FROM (
@@ -99,6 +109,19 @@ class FolderSearch:
                 return None
             found = await conn.fetchval(_OF_CANDIDATES, ref.tenant_id, ref.mailbox_id, folder_id, sorted(messages))
         return frozenset(found or ())
+
+    async def similar(self, ref: MailboxRef, folder_id: FolderKey, word: str) -> dict[int, float]:
+        """The UIDs of a folder whose indexed words have one like `word` (folded), and how like it is, from 0 to 1.
+
+        What is not indexed yet is not among them.
+        """
+        async with self._database.acquire() as conn:
+            near = await words.similar(conn, word)
+            if not near:
+                return {}
+            lexemes, scores = [words.lexeme(one) for one in near], list(near.values())
+            rows = await conn.fetch(_SIMILAR, ref.tenant_id, ref.mailbox_id, folder_id, lexemes, scores)
+        return {row["uid"]: row["score"] for row in rows}
 
     async def in_text(
         self, ref: MailboxRef, folder_id: FolderKey, needle: str, uids: Sequence[int]

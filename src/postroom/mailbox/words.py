@@ -39,6 +39,9 @@ MAX_EXPANSION: Final = 2_000
 """Words that a piece may stand for before asking the index costs more than reading the texts."""
 MIN_PIECE: Final = 3
 """Characters below which trigrams select nothing."""
+LIKE_ENOUGH: Final = 0.4
+"""Share of trigrams that two words have in common when one is taken for the other: one letter more, less or another."""
+MAX_SIMILAR: Final = 64
 MAX_KNOWN: Final = 200_000
 RETRY_AFTER: Final = timedelta(minutes=1)
 MAX_LAG_SECONDS: Final = 8.0
@@ -117,6 +120,10 @@ _SETTLE: Final = "SELECT gin_clean_pending_list('message_words_words'), gin_clea
 
 _EXPAND: Final = "SELECT word FROM lexicon WHERE word LIKE $1 LIMIT $2"
 
+_NEAR: Final = """
+SELECT word, similarity(word, $1) AS score FROM lexicon WHERE word % $1 ORDER BY score DESC, word LIMIT $2
+"""
+
 _FIND: Final = """
 SELECT message_id FROM message_words WHERE tenant_id = $1 AND mailbox_id = $2 AND words @@ $3::tsquery
 """
@@ -185,14 +192,25 @@ async def candidates(conn: Connection, ref: MailboxRef, needle: str) -> frozense
         if not rows:
             # A piece in no word at all: only what is not or not wholly indexed can hold it.
             return frozenset(found)
-        clauses.append("(" + " | ".join(_lexeme(row["word"]) for row in rows) + ")")
+        clauses.append("(" + " | ".join(lexeme(row["word"]) for row in rows) + ")")
     if not clauses:
         return None
     rows = await conn.fetch(_FIND, ref.tenant_id, ref.mailbox_id, " & ".join(clauses))
     return frozenset(found.union(row["message_id"] for row in rows))
 
 
-def _lexeme(word: str) -> str:
+async def similar(conn: Connection, word: str) -> dict[str, float]:
+    """Words of the lexicon that are like `word` (folded) by their trigrams, at least as much as `LIKE_ENOUGH`.
+
+    The lexicon is everybody's: what it says is for finding messages by, never to be shown.
+    """
+    if len(word) < MIN_PIECE or len(word) > MAX_WORD:
+        return {}
+    rows = await conn.fetch(_NEAR, word, MAX_SIMILAR)
+    return {row["word"]: row["score"] for row in rows if row["score"] >= LIKE_ENOUGH}
+
+
+def lexeme(word: str) -> str:
     """A quoted lexeme of a tsquery: raw text never reaches its parser (F1)."""
     return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
 

@@ -30,6 +30,16 @@ EXTENSIONS: Final = (
     "BINARY",
     "UTF8=ACCEPT",
     "PREVIEW",
+    "SORT",
+    "SORT=DISPLAY",
+    "ESORT",
+    "THREAD=ORDEREDSUBJECT",
+    "THREAD=REFERENCES",
+    "SEARCHRES",
+    "PARTIAL",
+    "CONTEXT=SEARCH",
+    "CONTEXT=SORT",
+    "SEARCH=FUZZY",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).

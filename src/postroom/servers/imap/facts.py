@@ -20,6 +20,8 @@ Facts = FetchRow
 _PAGE_BITS: Final = 8
 _OVERHEAD: Final = 500
 """Octets that an entry costs beside its texts, roughly."""
+_REFERENCE: Final = 120
+"""Octets of an identifier, roughly."""
 _RANGE_SLACK: Final = 2
 """UIDs of a range per message wanted, up to which the whole range is read."""
 
@@ -102,6 +104,8 @@ def _weight(rows: Sequence[Facts], columns: Columns) -> int:
         weight += sum(len(row.part_tree or b"") for row in rows)
     if Columns.PREVIEW in columns:
         weight += sum(len(row.subject or "") + len(row.snippet or "") for row in rows)
+    if Columns.REFERENCES in columns:
+        weight += sum(_REFERENCE * len(row.reference_ids or ()) for row in rows)
     return weight
 
 

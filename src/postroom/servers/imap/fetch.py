@@ -11,8 +11,9 @@ from postroom.base import log as base_log
 from postroom.blobs import StorageError
 from postroom.imap import BadCommand, Code, ProtocolNo, render
 from postroom.imap import commands as c
-from postroom.imap.fetch import ChangedSince, FetchAtt, FetchItem, Vanished
+from postroom.imap.fetch import ChangedSince, FetchAtt, FetchItem, Vanished, Window
 from postroom.imap.flags import SEEN
+from postroom.imap.partial import window
 from postroom.mail import imap_data
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.flags import FlagsNow
@@ -143,6 +144,10 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
     since, items = _changed_since(session, command)
     await session.refresh()
     parts = selected.resolve(command.messages, uid=command.uid)
+    for one in command.modifiers:
+        if isinstance(one, Window):
+            # Before what changed is looked for (RFC 9394 §3.4).
+            parts = window(parts, one.partial.places(sum(map(len, parts))))
     if since is not None:
         if any(isinstance(one, Vanished) for one in command.modifiers):
             await tell_vanished(session, selected, since, command.messages)

@@ -7,7 +7,21 @@ from types import MappingProxyType
 from typing import Final
 
 from postroom.imap import commands as c
-from postroom.servers.imap import append, auth, fetch, folders, idle, metadata, quota, search, select, store, transfer
+from postroom.servers.imap import (
+    append,
+    auth,
+    fetch,
+    folders,
+    idle,
+    metadata,
+    quota,
+    search,
+    select,
+    sort,
+    store,
+    thread,
+    transfer,
+)
 from postroom.servers.imap.session import Handler
 
 HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
@@ -37,6 +51,9 @@ HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
         c.Store: store.store,
         c.Expunge: store.expunge,
         c.Search: search.run,
+        c.Sort: sort.run,
+        c.Thread: thread.run,
+        c.CancelUpdate: sort.cancel_update,
         c.Copy: transfer.copy,
         c.Move: transfer.move,
         c.Append: append.append,

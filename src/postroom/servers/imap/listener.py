@@ -13,6 +13,7 @@ from postroom.servers.imap.connection import ConnectionContext, ImapConnection
 from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.handlers import HANDLERS
 from postroom.servers.imap.session import SharedState
+from postroom.servers.imap.values import ValueCache
 from postroom.servers.imap.views import ViewCache
 from postroom.servers.limits import ConnectionCounter, MemoryBudget
 from postroom.servers.listening import BACKLOG, Listening
@@ -27,15 +28,18 @@ class ImapShared:
 
     views: ViewCache
     facts: FactCache
+    values: ValueCache
     search: FolderSearch
     counter: ConnectionCounter
     budget: MemoryBudget
 
     @classmethod
     def make(cls, services: ImapServices, config: ImapConfig, budget: MemoryBudget | None = None) -> ImapShared:
+        facts = FactCache(services.mailboxes.reads, config.facts_bytes)
         return cls(
             views=ViewCache(services.mailboxes, services.live, config.spare_views),
-            facts=FactCache(services.mailboxes.reads, config.facts_bytes),
+            facts=facts,
+            values=ValueCache(facts),
             search=FolderSearch(services.database),
             counter=ConnectionCounter(config.max_connections, config.max_connections_per_ip),
             budget=budget or MemoryBudget(config.memory_budget),
@@ -69,6 +73,7 @@ class ImapListener(Listening):
                 services=services,
                 views=shared.views,
                 facts=shared.facts,
+                values=shared.values,
                 search=shared.search,
                 binary=BinaryReader(services.blobs, services.parser),
                 tls_available=ssl_context is not None,

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
 from postroom.blobs import Span, StorageError
+from postroom.imap import BadCommand, Status, render, search
 from postroom.imap import commands as c
-from postroom.imap import render, search
 from postroom.imap.search import DateKind, DateTest, ReturnOption, TextField
-from postroom.imap.sequence import compress
+from postroom.imap.sequence import SequenceSet
 from postroom.mail.date import parse_date
 from postroom.mail.header import Headers
 from postroom.mail.tree import unpack_tree
@@ -27,9 +28,13 @@ from postroom.mailbox.reads import Columns
 from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
+from postroom.servers.imap.contexts import SetContext
 from postroom.servers.imap.facts import Facts
+from postroom.servers.imap.fuzzy import similar_fields, similar_texts
+from postroom.servers.imap.results import Results, Returns, shown_numbers, write_results
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.values import SortValues
 
 Found = frozenset[int] | set[int]
 """UIDs."""
@@ -39,31 +44,103 @@ _PAGE: Final = 100
 _LONG: Final = 16_384
 """Octets of a header that takes a millisecond to look through, so that others have their turn after it."""
 _FACTS_PAGE: Final = 1000
+_TURN: Final = 250
+"""Messages whose facts are looked at in one go."""
 _FOLDING: Final = re.compile(rb"\r*\n(?=[ \t])")
 
 
 async def run(session: Session, command: c.Search) -> Done:
     """SEARCH, UID SEARCH; with RETURN the answer is ESEARCH."""
     selected = session.folder()
-    by_modseq = _asks_modseq(command.key)
+    updates = begin_updates(session, command.returns)
+    matches = await find(session, command.key)
+    results = matches.results()
+    if command.returns is None:
+        numbers = shown_numbers(selected, results.uids, uid=command.uid)
+        modseq = max(map(selected.modseq, results.uids), default=0) if matches.by_modseq else 0
+        session.write(render.search_line(numbers, modseq or None))
+        return Done("SEARCH completed")
+    if updates and may_update(session, len(results.uids)):
+        selected.contexts.add(SetContext(session.tag, matches.again, results.uids, uid=command.uid))
+    write_results(session, results, command.returns, uid=command.uid)
+    return Done("SEARCH completed")
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What a search found, in mailbox order, and the means to ask again."""
+
+    finder: Finder
+    key: search.SearchKey
+    uids: list[int]
+    by_modseq: bool
+
+    def results(self, uids: Sequence[int] | None = None) -> Results:
+        """Them, or the same `uids` in another order."""
+        return Results(self.uids if uids is None else uids, self.finder.scores, self.by_modseq)
+
+    async def again(self, uids: frozenset[int]) -> list[int]:
+        """Which of `uids` it finds now."""
+        self.finder.forget(uids)
+        return sorted(await self.finder.find(self.key, uids))
+
+
+async def find(session: Session, key: search.SearchKey) -> Matches:
+    """The messages that a command's keys are met by."""
+    selected = session.folder()
+    by_modseq = _asks_modseq(key)
     if by_modseq:
         session.enable("CONDSTORE")
     await session.refresh()
     universe = selected.told_uids()
-    found = await _Search(session, selected).find(command.key, frozenset(universe))
-    uids = [uid for uid in universe if uid in found]
-    numbers: Sequence[int] = uids
-    if not command.uid:
-        numbers = [place + 1 for place, uid in enumerate(universe) if uid in found]
-    modseq = max(map(selected.modseq, uids), default=0) if by_modseq else 0
-    if command.returns is None:
-        session.write(render.search_line(numbers, modseq or None))
-    else:
-        results = _results(command.returns, numbers)
-        if modseq:
-            results.append(("MODSEQ", b"%d" % modseq))
-        session.write(render.esearch_line(session.tag, results, uid=command.uid))
-    return Done("SEARCH completed")
+    key = _pinned(key, selected)
+    finder = Finder(session, selected)
+    found = await finder.find(key, frozenset(universe))
+    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq)
+
+
+def begin_updates(session: Session, returns: Returns | None) -> bool:
+    """Whether the command's results are to be kept up to date. Raises `BadCommand` for a tag that others have."""
+    if returns is None or ReturnOption.UPDATE not in returns:
+        return False
+    contexts = session.folder().contexts
+    if contexts.has(session.tag):
+        raise BadCommand("Tag reuse")
+    contexts.begin()
+    return True
+
+
+def may_update(session: Session, results: int) -> bool:
+    """Whether they can be. If not, the client is told, and the command goes on (RFC 5267 §4.3.1)."""
+    if session.folder().contexts.room_for(results):
+        return True
+    code = f"NOUPDATE {render.quoted(session.tag).decode('latin-1')}"
+    session.write(render.untagged(Status.NO, "Too many contexts", code))
+    return False
+
+
+def _pinned(key: search.SearchKey, selected: Selected) -> search.SearchKey:
+    """The key with UIDs for message numbers and ``$``, which mean what they mean now, also when asked again."""
+    match key:
+        case search.Numbers() if key.numbers.saved:
+            return search.Uids(_uids_at(selected, selected.resolve(key.numbers, uid=False)))
+        case search.Numbers():
+            return search.Uids(_uids_at(selected, key.numbers.resolve_sequence(selected.count, strict=False)))
+        case search.Uids() if key.uids.saved:
+            return search.Uids(_uids_at(selected, selected.resolve(key.uids, uid=True)))
+        case search.And():
+            return search.And(tuple(_pinned(one, selected) for one in key.keys))
+        case search.Or():
+            return search.Or(_pinned(key.left, selected), _pinned(key.right, selected))
+        case search.Not():
+            return search.Not(_pinned(key.key, selected))
+        case search.Fuzzy():
+            return search.Fuzzy(_pinned(key.key, selected))
+    return key
+
+
+def _uids_at(selected: Selected, parts: Iterable[range]) -> SequenceSet:
+    return SequenceSet.of(uid for part in parts for uid in selected.uids[part.start : part.stop])
 
 
 def _asks_modseq(key: search.SearchKey) -> bool:
@@ -75,33 +152,29 @@ def _asks_modseq(key: search.SearchKey) -> bool:
             return any(map(_asks_modseq, key.keys))
         case search.Or():
             return _asks_modseq(key.left) or _asks_modseq(key.right)
-        case search.Not():
+        case search.Not() | search.Fuzzy():
             return _asks_modseq(key.key)
     return False
 
 
-def _results(wanted: Iterable[ReturnOption], numbers: Sequence[int]) -> list[tuple[str, bytes]]:
-    """Parts of an ESEARCH response; MIN, MAX and ALL are left out when nothing was found (RFC 4731 §3.1)."""
-    results = []
-    for option in wanted:
-        if option is ReturnOption.COUNT:
-            results.append(("COUNT", b"%d" % len(numbers)))
-        elif numbers and option is ReturnOption.MIN:
-            results.append(("MIN", b"%d" % numbers[0]))
-        elif numbers and option is ReturnOption.MAX:
-            results.append(("MAX", b"%d" % numbers[-1]))
-        elif numbers and option is ReturnOption.ALL:
-            results.append(("ALL", compress(numbers)))
-    return results
+class Finder:
+    """One search. Every `of_…` method answers with those of `among` that meet its key.
 
-
-class _Search:
-    """One SEARCH. Every `_of_…` method answers with those of `among` that meet its key."""
+    `scores` has how well a message fits, out of 100, where FUZZY found less than what was asked for (RFC 6203 §4).
+    """
 
     def __init__(self, session: Session, selected: Selected) -> None:
         self._session = session
         self._selected = selected
         self._candidates: dict[str, frozenset[int] | None] = {}
+        self._fuzzy = False
+        self.scores: dict[int, int] = {}
+
+    def forget(self, uids: Iterable[int]) -> None:
+        """What is known of these, and what the word index said, is of yesterday."""
+        self._candidates.clear()
+        for uid in uids:
+            self.scores.pop(uid, None)
 
     async def find(self, key: search.SearchKey, among: Found) -> Found:
         """Those of `among` that `key` matches."""
@@ -125,6 +198,13 @@ class _Search:
     async def of_not(self, key: search.Not, among: Found) -> Found:
         return among - await self.find(key.key, among)
 
+    async def of_fuzzy(self, key: search.Fuzzy, among: Found) -> Found:
+        outer, self._fuzzy = self._fuzzy, True
+        try:
+            return await self.find(key.key, among)
+        finally:
+            self._fuzzy = outer
+
     # -- what the session knows
 
     async def of_flag(self, key: search.HasFlag, among: Found) -> Found:
@@ -140,9 +220,6 @@ class _Search:
 
     async def of_uids(self, key: search.Uids, among: Found) -> Found:
         return among & self._at(key.uids.resolve_uids(self._selected.told_uids()))
-
-    async def of_numbers(self, key: search.Numbers, among: Found) -> Found:
-        return among & self._at(key.numbers.resolve_sequence(self._selected.count, strict=False))
 
     def _at(self, parts: Iterable[range]) -> set[int]:
         uids = self._selected.uids
@@ -181,7 +258,7 @@ class _Search:
         # The column is the moment, bounded to what is likely; the key is about the day that the header names.
         compare = _COMPARE[key.test]
         found = set()
-        async for uid, facts in self._facts(among, Columns.ENVELOPE):
+        async for uid, facts in self.facts(among, Columns.ENVELOPE):
             day = _sent_day(facts.envelope or b"")
             if day is not None and compare(day, key.day):
                 found.add(uid)
@@ -190,6 +267,21 @@ class _Search:
     # -- texts
 
     async def of_contains(self, key: search.Contains, among: Found) -> Found:
+        if not self._fuzzy:
+            return await self._containing(key, among)
+        if key.field in (TextField.BODY, TextField.TEXT):
+            # What has it as it stands fits best; the index knows what is like it.
+            exact = await self._containing(key, among)
+            scores = await similar_texts(self._session, self._selected.view.id, key.text)
+            found = {uid: score for uid, score in scores.items() if uid in among and uid not in exact}
+        else:
+            exact = frozenset()
+            found = await similar_fields(self.facts(among, Columns.ENVELOPE), key)
+        for uid, score in found.items():
+            self.scores[uid] = min(score, self.scores.get(uid, score))
+        return exact | found.keys()
+
+    async def _containing(self, key: search.Contains, among: Found) -> Found:
         needle = fold(key.text)
         if key.field is TextField.SUBJECT:
             return among if not needle else await self._test(Question.SUBJECT, needle.replace("\0", ""), among)
@@ -252,7 +344,7 @@ class _Search:
                 (uid, data) for (uid, _), data in zip(spans, results, strict=True) if not isinstance(data, StorageError)
             ]
 
-        async for uid, facts in self._facts(among, Columns.BYTES | Columns.PARTS):
+        async for uid, facts in self.facts(among, Columns.BYTES | Columns.PARTS):
             root = unpack_tree(facts.part_tree or b"")
             spans.append((uid, Span(str(facts.blob_key), root.header_start, max(root.header_start, root.body_start))))
             if len(spans) >= _PAGE:
@@ -260,14 +352,22 @@ class _Search:
                 spans.clear()
         yield await read()
 
-    async def _facts(self, among: Found, columns: Columns) -> AsyncIterator[tuple[int, Facts]]:
+    async def facts(self, among: Iterable[int], columns: Columns) -> AsyncIterator[tuple[int, Facts]]:
+        """Facts of those that are still there, in mailbox order."""
         uids = sorted(among)
         shared, folder = self._session.shared, self._selected.view.id
         for start in range(0, len(uids), _FACTS_PAGE):
             part = uids[start : start + _FACTS_PAGE]
-            for uid, facts in zip(part, await shared.facts.load(self._session.ref, folder, part, columns), strict=True):
+            rows = await shared.facts.load(self._session.ref, folder, part, columns)
+            for place, (uid, facts) in enumerate(zip(part, rows, strict=True)):
                 if facts is not None:
                     yield uid, facts
+                if not place % _TURN:
+                    await asyncio.sleep(0)
+
+    def values(self, uids: Iterable[int]) -> AsyncIterator[list[tuple[int, SortValues]]]:
+        """What those that are still there are sorted by, in mailbox order, a batch at a time."""
+        return self._session.shared.values.load(self._session.ref, self._selected.view.id, uids)
 
 
 def _has_text(block: bytes, name: str | None, needle: str) -> bool:
@@ -307,37 +407,37 @@ def _sent_day(envelope: bytes) -> date | None:
     return None if when is None else when.date()
 
 
-_Answer = Callable[[_Search, Any, Found], Awaitable[Found]]
+_Answer = Callable[[Finder, Any, Found], Awaitable[Found]]
 
 _KEYS: Final[Mapping[type[search.SearchKey], _Answer]] = MappingProxyType(
     {
-        search.And: _Search.of_and,
-        search.Or: _Search.of_or,
-        search.Not: _Search.of_not,
-        search.HasFlag: _Search.of_flag,
-        search.ModSeq: _Search.of_modseq,
-        search.Recent: _Search.of_recent,
-        search.Uids: _Search.of_uids,
-        search.Numbers: _Search.of_numbers,
-        search.Larger: _Search.of_larger,
-        search.Smaller: _Search.of_smaller,
-        search.Older: _Search.of_older,
-        search.Younger: _Search.of_younger,
-        search.ObjectId: _Search.of_object_id,
-        search.Dated: _Search.of_dated,
-        search.Contains: _Search.of_contains,
-        search.Header: _Search.of_header,
+        search.And: Finder.of_and,
+        search.Or: Finder.of_or,
+        search.Not: Finder.of_not,
+        search.HasFlag: Finder.of_flag,
+        search.ModSeq: Finder.of_modseq,
+        search.Recent: Finder.of_recent,
+        search.Uids: Finder.of_uids,
+        search.Fuzzy: Finder.of_fuzzy,
+        search.Larger: Finder.of_larger,
+        search.Smaller: Finder.of_smaller,
+        search.Older: Finder.of_older,
+        search.Younger: Finder.of_younger,
+        search.ObjectId: Finder.of_object_id,
+        search.Dated: Finder.of_dated,
+        search.Contains: Finder.of_contains,
+        search.Header: Finder.of_header,
     }
 )
 
-_IN_MEMORY: Final = (search.HasFlag, search.ModSeq, search.Recent, search.Uids, search.Numbers)
+_IN_MEMORY: Final = (search.HasFlag, search.ModSeq, search.Recent, search.Uids)
 
 
 def _cost(key: search.SearchKey) -> int:
     """What a key costs, roughly: memory, a column, a text column, the bytes of messages."""
     if isinstance(key, _IN_MEMORY):
         return 0
-    if isinstance(key, search.Not):
+    if isinstance(key, search.Not | search.Fuzzy):
         return _cost(key.key)
     if isinstance(key, search.Or):
         return max(_cost(key.left), _cost(key.right))

@@ -12,15 +12,19 @@ from collections.abc import Iterator
 
 from postroom.imap import render
 from postroom.imap.flags import SYSTEM_FLAGS
-from postroom.imap.sequence import SequenceSet, compress
+from postroom.imap.sequence import SequenceSet, compress, runs
 from postroom.mailbox.rules import Flags
+from postroom.servers.imap.contexts import Contexts
 from postroom.servers.imap.views import FolderView
 
 _SYSTEM_WORDS = tuple(SYSTEM_FLAGS)
 
 
 class Selected:
-    """A folder as one session knows it. `told` is all that was said about flags: a place in the view's journal."""
+    """A folder as one session knows it. `told` is all that was said about flags: a place in the view's journal.
+
+    `saved` is what ``$`` stands for, by UID, ascending: numbers may change and messages go (RFC 5182 §2.1).
+    """
 
     __slots__ = (
         "_keywords",
@@ -29,9 +33,11 @@ class Selected:
         "_position",
         "_silenced",
         "_top",
+        "contexts",
         "count",
         "read_only",
         "recent",
+        "saved",
         "uids",
         "view",
     )
@@ -48,6 +54,8 @@ class Selected:
         self._keywords = len(view.keywords)
         self._pending: list[int] = []
         self._silenced: dict[int, int] | None = None
+        self.saved: array[int] = array("I")
+        self.contexts = Contexts(self)
 
     # -- numbers and UIDs
 
@@ -58,9 +66,23 @@ class Selected:
 
     def resolve(self, wanted: SequenceSet, *, uid: bool) -> tuple[range, ...]:
         """Index ranges of a set of UIDs or of numbers. Raises `BadCommand` for a number beyond the last."""
+        if wanted.saved:
+            return self._saved_places()
         if not uid:
             return wanted.resolve_sequence(self.count)
         return wanted.resolve_uids(self.told_uids())
+
+    def _saved_places(self) -> tuple[range, ...]:
+        """Where what is saved is now; what went is in it no more, even before that was told (RFC 5182 §2.1)."""
+        if not self.saved:
+            return ()
+        there = set(self.saved)
+        if self.uids is not self.view.uids:
+            there.intersection_update(self.view.uids)
+        first = bisect_left(self.uids, self.saved[0], 0, self.count)
+        last = bisect_right(self.uids, self.saved[-1], 0, self.count)
+        numbers = (number for number, uid in enumerate(self.uids[first:last], first + 1) if uid in there)
+        return tuple(range(low - 1, high) for low, high in runs(numbers))
 
     def told_uids(self) -> array[int]:
         """All UIDs the client knows, in order; do not change it."""

@@ -7,6 +7,7 @@ told. A handler that has to say something first writes it itself.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from postroom.base.settings_tree import PlaintextAuth
 from postroom.imap import (
     BadCommand,
     Code,
+    CommandError,
     CommandReader,
     Continuation,
     Line,
@@ -33,6 +35,8 @@ from postroom.imap import (
     require,
 )
 from postroom.imap import commands as c
+from postroom.imap.errors import NotSaved
+from postroom.imap.search import ReturnOption
 from postroom.mailbox.models import Folder, MailboxRef
 from postroom.mailbox.search import FolderSearch
 from postroom.servers.imap.binary import BinaryReader
@@ -41,6 +45,7 @@ from postroom.servers.imap.config import ImapConfig, ImapServices
 from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.failures import Disconnected, as_answer
 from postroom.servers.imap.selected import Selected
+from postroom.servers.imap.values import ValueCache
 from postroom.servers.imap.views import FolderGone, ViewCache
 from postroom.servers.limits import is_loopback
 
@@ -96,6 +101,7 @@ class SharedState:
     services: ImapServices
     views: ViewCache
     facts: FactCache
+    values: ValueCache
     search: FolderSearch
     binary: BinaryReader
     tls_available: bool
@@ -134,7 +140,7 @@ class PendingAnswer(Protocol):
 Handler = Callable[["Session", Any], Awaitable[Done | PendingAnswer]]
 
 # During these no message may lose its number (RFC 3501 §7.4.1); their UID forms are other commands.
-_KEEPS_NUMBERS: Final = (c.Fetch, c.Store, c.Search)
+_KEEPS_NUMBERS: Final = (c.Fetch, c.Store, c.Search, c.Sort, c.Thread)
 
 MAX_IN_FLIGHT: Final = 64
 MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
@@ -331,8 +337,13 @@ class Session:
             return
         await self.refresh(force=force)
         await selected.claim_recent()
+        if selected.contexts:
+            self.write(*selected.contexts.before(expunge=expunge))
         for line in selected.updates(expunge=expunge, modseq=self.follows_modseq, vanished=self.resyncs):
             self.write(line)
+        if selected.contexts:
+            async for line in selected.contexts.after():
+                self.write(line)
         await self.drain()
 
     # -- input
@@ -472,6 +483,8 @@ class Session:
                 self.write(render.failure(raw.tag, failure))
                 self.count_bad()
                 return
+            if self.selected is not None and _was_to_be_saved(command, failure):
+                self.selected.saved = array("I")
             if command is not None:
                 await self._tell_after(command)
             self.write(render.failure(raw.tag, failure))
@@ -496,6 +509,13 @@ class Session:
         """The connection is gone."""
         self.deselect()
         self.state = SessionState.LOGOUT
+
+
+def _was_to_be_saved(command: c.Command | None, failure: CommandError) -> bool:
+    """Whether a search failed whose result ``$`` was to be: it is empty then (RFC 5182 §2.1)."""
+    if isinstance(command, c.Search | c.Sort):
+        return ReturnOption.SAVE in (command.returns or ())
+    return isinstance(failure, NotSaved)
 
 
 def _literal_octets(event: object) -> int | None:

@@ -1,0 +1,104 @@
+"""SORT (RFC 5256 §3, RFC 5957, RFC 5267), and CANCELUPDATE.
+
+What messages are sorted by is in columns that ENVELOPE, INTERNALDATE and RFC822.SIZE are served from; no bytes of
+messages are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final
+
+from postroom.imap import commands as c
+from postroom.imap import render
+from postroom.imap.sort import SortCriterion, SortKey
+from postroom.imap.turns import in_order
+from postroom.servers.imap.contexts import OrderedContext, SortedUid
+from postroom.servers.imap.results import FULL_SCORE, shown_numbers, write_results
+from postroom.servers.imap.search import Finder, Matches, begin_updates, find, may_update
+from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.turns import in_turns
+from postroom.servers.imap.values import SortValues
+
+
+async def run(session: Session, command: c.Sort) -> Done:
+    """SORT, UID SORT; with RETURN the answer is ESEARCH."""
+    selected = session.folder()
+    updates = begin_updates(session, command.returns)
+    matches = await find(session, command.key)
+    found = await in_turns(in_order(await _keys(matches.finder, command.criteria, matches.uids)))
+    uids: list[int] = [key[-1] for key in found]
+    if command.returns is None:
+        modseq = max(map(selected.modseq, uids), default=0) if matches.by_modseq else 0
+        session.write(render.sort_line(shown_numbers(selected, uids, uid=command.uid), modseq or None))
+        return Done("SORT completed")
+    if updates and may_update(session, len(uids)):
+        again = partial(_again, matches, command.criteria)
+        selected.contexts.add(OrderedContext(session.tag, again, found, uid=command.uid))
+    write_results(session, matches.results(uids), command.returns, uid=command.uid)
+    return Done("SORT completed")
+
+
+async def cancel_update(session: Session, command: c.CancelUpdate) -> Done:
+    """No more updates of these searches; of one that is not kept there were none anyway."""
+    session.folder().contexts.cancel(command.tags)
+    return Done("CANCELUPDATE completed")
+
+
+async def _again(matches: Matches, criteria: Sequence[SortCriterion], uids: frozenset[int]) -> list[SortedUid]:
+    return await _keys(matches.finder, criteria, await matches.again(uids))
+
+
+async def _keys(finder: Finder, criteria: Sequence[SortCriterion], uids: Iterable[int]) -> list[SortedUid]:
+    """What each message is sorted by: a value for each criterion, and its UID, for messages that are alike keep the
+    order of the mailbox (RFC 5256 §3).
+    """
+    makers = [_maker(criterion, finder.scores) for criterion in criteria]
+    keys: list[SortedUid] = []
+    async for batch in finder.values(uids):
+        keys += [(*[make(uid, values) for make in makers], uid) for uid, values in batch]
+    return keys
+
+
+_Maker = Callable[[int, SortValues], Any]
+
+
+def _maker(criterion: SortCriterion, scores: Mapping[int, int]) -> _Maker:
+    if criterion.key is SortKey.RELEVANCY:
+        # The best come first (RFC 6203 §6).
+        sign = 1 if criterion.reverse else -1
+        return lambda uid, _: sign * scores.get(uid, FULL_SCORE)
+    value = _VALUES[criterion.key]
+    if not criterion.reverse:
+        return lambda _, values: value(values)
+    if criterion.key in _NUMBERS:
+        return lambda _, values: -value(values)
+    return lambda _, values: _Turned(value(values))
+
+
+class _Turned(str):
+    """Text that sorts the other way round."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: str) -> bool:
+        return str.__gt__(self, other)
+
+
+_NUMBERS: Final = frozenset({SortKey.ARRIVAL, SortKey.DATE, SortKey.SIZE})
+_VALUES: Final[Mapping[SortKey, Callable[[SortValues], Any]]] = MappingProxyType(
+    {
+        SortKey.ARRIVAL: attrgetter("arrival"),
+        SortKey.CC: attrgetter("cc"),
+        SortKey.DATE: attrgetter("sent"),
+        SortKey.FROM: attrgetter("author"),
+        SortKey.SIZE: attrgetter("size"),
+        SortKey.SUBJECT: attrgetter("subject"),
+        SortKey.TO: attrgetter("to"),
+        SortKey.DISPLAYFROM: attrgetter("shown_author"),
+        SortKey.DISPLAYTO: attrgetter("shown_to"),
+    }
+)

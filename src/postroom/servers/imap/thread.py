@@ -1,0 +1,47 @@
+"""THREAD (RFC 5256 §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from postroom.imap import commands as c
+from postroom.imap.threads import Algorithm, Letter, ordered_subject, references, thread_lists
+from postroom.mailbox.reads import Columns
+from postroom.servers.imap.results import message_numbers
+from postroom.servers.imap.search import Finder, find
+from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.turns import in_turns
+
+_PORTION: Final = 100
+
+
+async def run(session: Session, command: c.Thread) -> Done:
+    """THREAD, UID THREAD."""
+    matches = await find(session, command.key)
+    by_references = command.algorithm is Algorithm.REFERENCES
+    letters = await _letters(matches.finder, matches.uids, by_references=by_references)
+    threads = await in_turns(references(letters) if by_references else ordered_subject(letters))
+    shown = None if command.uid else message_numbers(session.folder())
+    session.write(b"* THREAD ") if threads else session.write(b"* THREAD")
+    for place, piece in enumerate(thread_lists(threads, shown)):
+        session.write(piece)
+        if not place % _PORTION:
+            await asyncio.sleep(0)
+    session.write(b"\r\n")
+    return Done("THREAD completed")
+
+
+async def _letters(finder: Finder, uids: list[int], *, by_references: bool) -> list[Letter]:
+    ids: dict[int, tuple[str, list[str]]] = {}
+    if by_references:
+        async for uid, facts in finder.facts(uids, Columns.REFERENCES):
+            # In-Reply-To counts only where References has nothing, and only the first of it (RFC 5256 §3, step 1.A).
+            above = facts.reference_ids or ([facts.in_reply_to] if facts.in_reply_to else [])
+            ids[uid] = (facts.rfc_message_id or "", above)
+    letters: list[Letter] = []
+    async for batch in finder.values(uids):
+        for uid, values in batch:
+            own, above = ids.get(uid, ("", []))
+            letters.append(Letter(uid, values.sent, values.subject, values.is_reply, own, above))
+    return letters
