@@ -13,9 +13,12 @@ from typing import Final, Protocol
 
 from postroom import __version__
 from postroom.accounts.rates import RateLimiter
+from postroom.accounts.service.account import Account
+from postroom.accounts.service.entrance import Entrance
 from postroom.accounts.service.sign_in import SignIn
 from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.standing import Standing
+from postroom.accounts.service.throttle import Throttle
 from postroom.accounts.service.upkeep import Upkeep
 from postroom.app import DIRECTORY_CHANNEL, Core, throttle_policy
 from postroom.base import log as base_log
@@ -100,6 +103,16 @@ def judge_of(core: Core, published: Published) -> Judge:
         trusted_id=policy.trusted_authserv_id,
     )
     return Judge(core.resolver, core.clock, rules, hostname=core.settings.server.hostname, published=published)
+
+
+def account_of(core: Core, throttle: Throttle) -> Account:
+    """What people do with their own accounts, guesses counted with those of mail programs."""
+    entrance = Entrance(
+        *(core.database, core.clock, core.passwords, core.two_step, core.sessions),
+        *(throttle, core.secrets.key_pepper),
+    )
+    basis = (core.database, core.ids, core.clock, core.passwords)
+    return Account(*basis, entrance, core.sessions, core.two_step, core.app_passwords)
 
 
 class Node:
@@ -335,6 +348,8 @@ class Node:
             aliases=core.aliases,
             max_body=max_body(core.settings.outbound.max_message_bytes),
             signing_keys=core.signing_keys,
+            account=account_of(core, self.sign_in.throttle),
+            people=core.people,
         )
         return HttpListener(
             create_http(services),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -34,6 +35,25 @@ MAX_PAGE: Final = 100
 _CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a new person belongs from the first: as a member of a tenant, as the owner of a mailbox of it, or both."""
+
+    tenant_id: int
+    role: MemberRole | None = None
+    owns: str | None = None
+    """The public id of the mailbox's identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A person who can be made."""
+
+    new: NewPerson = field(repr=False)
+    contact_email: str | None
+    password_hash: str | None = field(repr=False)
+
+
 class People:
     """Use cases of people. Callers have checked permissions."""
 
@@ -48,31 +68,40 @@ class People:
         """`changed` is told the id of a person whose connections are to be looked at again."""
         self._db, self._ids, self._clock, self._passwords, self._changed = db, ids, clock, passwords, changed
 
-    async def create(
-        self, new: NewPerson, *, by: Actor = HOST, tenant_id: int | None = None, role: MemberRole | None = None
-    ) -> Person:
-        """A new person; with `role` a member of the tenant from the first.
-
-        Raises `invalid_request`, `address_invalid`, `address_taken` when the contact address is somebody's already,
-        `unavailable` when too many passwords are being hashed.
+    async def create(self, new: NewPerson, *, by: Actor = HOST, place: Place | None = None) -> Person:
+        """A new person. Raises `invalid_request`, `address_invalid`, `address_taken` when the contact address is
+        somebody's already, `unavailable` when too many passwords are being hashed.
         """
+        ready = await self.prepare(new)
+        async with self._db.transaction() as conn:
+            return await self.add(conn, ready, by=by, place=place)
+
+    async def prepare(self, new: NewPerson) -> Prepared:
+        """What can be refused of a person to be made, and the work of hashing; raises as `create`."""
         check_display_name(new.display_name)
         contact = None if new.contact_email is None else new.contact_email.lower()
         if contact is not None and not (_CONTACT.fullmatch(contact) and is_storable(contact)):
             raise PostroomError("address_invalid", details={"field": "contact_email"})
         hashed = None if new.password is None else await self._hash(new.password)
-        public_id = self._ids.new("usr_")
+        return Prepared(new, contact, hashed)
+
+    async def add(self, conn: Connection, ready: Prepared, *, by: Actor = HOST, place: Place | None = None) -> Person:
+        """Make the person in the caller's transaction, which is over when this raises `address_taken`."""
+        new, now, public_id = ready.new, self._clock.now(), self._ids.new("usr_")
         try:
-            async with self._db.transaction() as conn:
-                now = self._clock.now()
-                made = await store.insert(conn, public_id, contact, new.display_name, hashed, new.is_operator, now)
-                if tenant_id is not None and role is not None:
-                    await store.put_member(conn, tenant_id, made.id, role, now)
-                entry = Entry("person.create", "person", public_id, tenant_id, {"operator": new.is_operator})
-                await record(conn, self._ids, now, by, entry)
-                return made
+            made = await store.insert(
+                conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now
+            )
         except asyncpg.UniqueViolationError:
             raise PostroomError("address_taken") from None
+        tenant_id = None if place is None else place.tenant_id
+        if place is not None and place.role is not None:
+            await store.put_member(conn, place.tenant_id, made.id, place.role, now)
+        if place is not None and place.owns is not None:
+            await store.put_grant(conn, place.tenant_id, place.owns, made.id, GrantRole.OWNER, now)
+        entry = Entry("person.create", "person", public_id, tenant_id, {"operator": new.is_operator})
+        await record(conn, self._ids, now, by, entry)
+        return made
 
     async def get(self, public_id: str, *, tenant_id: int | None = None) -> Person:
         """Raises `person_not_found`."""
@@ -187,6 +216,20 @@ class People:
             entry = Entry("grant.remove", "identity", identity, tenant_id, {"person": person_id})
             await record(conn, self._ids, now, by, entry)
         self._changed(person_id)
+
+    async def authority(self, public_id: str, tenant_id: int) -> Person:
+        """The person, if a tenant's administrators may reset them: wholly of that tenant, and not its owner (A2).
+
+        Raises `person_not_found` for whoever has nothing to do with the tenant, `scope_denied` for whoever has to do
+        with another, `owner_required` for the owner, whom nobody but an operator resets.
+        """
+        async with self._db.acquire() as conn:
+            person = _found(await store.get(conn, public_id, tenant_id))
+            if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
+                raise PostroomError("owner_required")
+            if not await store.is_wholly_of(conn, person.id, tenant_id):
+                raise PostroomError("scope_denied")
+        return person
 
     async def remove(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
         """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2).

@@ -176,8 +176,8 @@ class Sessions:
         return self._principal(session, reached, Level.IDENTITY, OF_GRANT[role], role)
 
     async def at_tenant(self, session: PersonSession, tenant: str) -> Principal | None:
-        """The person as a member of a tenant; None where they are none. Owners and administrators have the rights of
-        the role with a second factor only (A4).
+        """The person as a member of a tenant; None where they are none. Raises `permission_denied` to owners and
+        administrators who gave no second factor (A4).
         """
         if not is_id("ten_", tenant) or session.app_password_id is not None:
             return None
@@ -185,7 +185,9 @@ class Sessions:
             reached = await reach_store.reached_tenant(conn, session.person_id, tenant)
         if reached is None or reached.tenant_status.is_gone:
             return None
-        rights = OF_MEMBER[reached.role] if session.second_factor else OF_MEMBER["member"]
+        rights = OF_MEMBER[reached.role]
+        if rights and not session.second_factor:
+            raise PostroomError("permission_denied", details={"reason": "second_factor_required"})
         return self._principal(session, reached, Level.TENANT, rights, None)
 
     def _principal(

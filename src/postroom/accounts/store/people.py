@@ -65,6 +65,12 @@ DELETE FROM mailbox_grants g USING identities i
 WHERE g.tenant_id = $1 AND i.tenant_id = $1 AND i.id = g.mailbox_id AND i.public_id = $2 AND g.person_id = $3
 RETURNING g.mailbox_id
 """
+_WHOLLY = """
+SELECT NOT p.is_operator
+   AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id AND m.tenant_id <> $2)
+   AND NOT EXISTS (SELECT FROM mailbox_grants g WHERE g.person_id = p.id AND g.tenant_id <> $2)
+FROM people p WHERE p.id = $1
+"""
 _REMOVE_GRANTS = "DELETE FROM mailbox_grants WHERE tenant_id = $1 AND person_id = $2"
 _REMOVE_MEMBER = "DELETE FROM members WHERE tenant_id = $1 AND person_id = $2"
 _DELETE_UNNEEDED = """
@@ -255,6 +261,11 @@ async def remove_grant(conn: Connection, tenant_id: int, identity_public_id: str
     if not is_id("idn_", identity_public_id):
         return False
     return await conn.fetchval(_REMOVE_GRANT, tenant_id, identity_public_id, person_id) is not None
+
+
+async def is_wholly_of(conn: Connection, person_id: int, tenant_id: int) -> bool:
+    """Whether the person has to do with no other tenant, and does not run the deployment."""
+    return bool(await conn.fetchval(_WHOLLY, person_id, tenant_id))
 
 
 async def remove_from(conn: Connection, tenant_id: int, person_id: int) -> None:

@@ -10,11 +10,14 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from postroom.servers.http.gate import AsgiApp, Gate, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import (
+    account,
     aliases,
+    auth,
     content,
     identities,
     messages,
     meta,
+    people,
     queue,
     sending,
     signing_keys,
@@ -24,7 +27,21 @@ from postroom.servers.http.rest import (
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable
 
-_MODULES: Final = (meta, identities, aliases, messages, sending, content, threads, wait, queue, signing_keys)
+_MODULES: Final = (
+    meta,
+    identities,
+    aliases,
+    messages,
+    sending,
+    content,
+    threads,
+    wait,
+    queue,
+    signing_keys,
+    auth,
+    account,
+    people,
+)
 
 
 class HttpApp:
