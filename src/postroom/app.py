@@ -15,10 +15,15 @@ from functools import partial
 from typing import Final
 
 from postroom.accounts.passwords import Passwords
+from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.people import People
+from postroom.accounts.service.sessions import Sessions
+from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.tenants import Tenants
+from postroom.accounts.service.throttle import Throttle, ThrottlePolicy
+from postroom.accounts.service.two_step import TwoStep
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base import log as base_log
 from postroom.base.clock import Clock, SystemClock
@@ -65,6 +70,9 @@ class Core:
     passwords: Passwords
     tenants: Tenants
     people: People
+    two_step: TwoStep
+    app_passwords: AppPasswords
+    sessions: Sessions
     keys: Keys
     signing_keys: SigningKeys
     verifier: KeyVerifier
@@ -145,6 +153,8 @@ async def open_core(
         verifier = KeyVerifier(database, clock, secrets.key_pepper)
         announce = IdentityAnnouncer(ids)
         directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
+        signed_out = partial(notifier.hint, ACCOUNTS_CHANNEL)
+        pepper = secrets.key_pepper
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
         yield Core(
@@ -158,8 +168,18 @@ async def open_core(
             live=live,
             passwords=passwords,
             tenants=Tenants(database, ids, clock),
-            people=People(database, ids, clock, passwords),
-            keys=Keys(database, ids, clock, secrets.key_pepper, random),
+            people=People(database, ids, clock, passwords, signed_out),
+            two_step=TwoStep(
+                *(database, ids, clock, secrets.master_key, pepper),
+                Throttle(database, clock, secrets.hash_key, throttle_policy(settings)),
+                issuer=f"Postroom ({settings.platform_domain})",
+                other_master_key=secrets.other_master_key,
+                random=random,
+                changed=signed_out,
+            ),
+            app_passwords=AppPasswords(database, ids, clock, pepper, random, signed_out),
+            sessions=Sessions(database, ids, clock, pepper, random, signed_out),
+            keys=Keys(database, ids, clock, pepper, random, signed_out),
             signing_keys=SigningKeys(
                 database, secrets.master_key, clock, other_master_key=secrets.other_master_key, random=random
             ),
@@ -172,6 +192,12 @@ async def open_core(
             resolver=resolver,
             directory_changed=directory_changed,
         )
+
+
+def throttle_policy(settings: Settings) -> ThrottlePolicy:
+    """How often somebody may try to sign in (mail-server F3)."""
+    limits = settings.limits
+    return ThrottlePolicy(failures=limits.max_failed_logins, seconds=int(limits.login_lockout_secs))
 
 
 def make_resolver(settings: Settings, clock: Clock) -> CachingResolver:

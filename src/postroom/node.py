@@ -13,9 +13,14 @@ from typing import Final, Protocol
 
 from postroom import __version__
 from postroom.accounts.rates import RateLimiter
-from postroom.accounts.service.sign_in import SignIn, ThrottlePolicy
+from postroom.accounts.service.account import Account
+from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.sign_in import SignIn
+from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
+from postroom.accounts.service.standing import Standing
+from postroom.accounts.service.throttle import Throttle
 from postroom.accounts.service.upkeep import Upkeep
-from postroom.app import DIRECTORY_CHANNEL, Core
+from postroom.app import DIRECTORY_CHANNEL, Core, throttle_policy
 from postroom.base import log as base_log
 from postroom.base.settings_tree import LimitSettings, Role
 from postroom.blobs.store import StorageError
@@ -109,6 +114,16 @@ def judge_of(core: Core, published: Published) -> Judge:
     return Judge(core.resolver, core.clock, rules, hostname=core.settings.server.hostname, published=published)
 
 
+def account_of(core: Core, throttle: Throttle) -> Account:
+    """What people do with their own accounts, guesses counted with those of mail programs."""
+    entrance = Entrance(
+        *(core.database, core.clock, core.passwords, core.two_step, core.sessions),
+        *(throttle, core.secrets.key_pepper),
+    )
+    basis = (core.database, core.ids, core.clock, core.passwords)
+    return Account(*basis, entrance, core.sessions, core.two_step, core.app_passwords)
+
+
 class Node:
     """`start` brings everything up or raises; `drain` stops it in order: accept no more, finish what is in hand, then
     the work behind. The core is the caller's and stays open.
@@ -144,7 +159,8 @@ class Node:
             core.database, core.ids, core.clock, core.secrets.hash_key, core.announce, core.directory_changed
         )
         self.rates = RateLimiter(core.clock)
-        self.policy = ThrottlePolicy(failures=limits.max_failed_logins, seconds=int(limits.login_lockout_secs))
+        self.policy = throttle_policy(core.settings)
+        self.standing = Standing(core.database, core.clock)
         self.sign_in = SignIn(
             core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
         )
@@ -192,6 +208,7 @@ class Node:
         await asyncio.to_thread(organisational.prepare)  # 60 ms that nobody's first message has to wait
         self._work(lambda: self.core.live.poll(self.core.database), "live-poll")
         self._work(self._keep_up, "upkeep")
+        self._work(self.standing.run, "standing")
         if Role.WORKER in self._roles:
             self._work(self.indexer.run, "words")
             self._work(self.mail_out.run, "dispatch")
@@ -300,6 +317,7 @@ class Node:
             ingest=self.ingest,
             parser=self.parser,
             sign_in=self.sign_in,
+            standing=self.standing,
         )
         config = ImapConfig(
             hostname=settings.server.hostname,
@@ -340,6 +358,8 @@ class Node:
             aliases=core.aliases,
             max_body=max_body(core.settings.outbound.max_message_bytes),
             signing_keys=core.signing_keys,
+            account=account_of(core, self.sign_in.throttle),
+            people=core.people,
         )
         return HttpListener(
             create_http(services),
@@ -365,6 +385,8 @@ class Node:
         listener.add(MAILBOX_CHANNEL, self.core.live.hinted)
         listener.add(DIRECTORY_CHANNEL, lambda key, _: self.directory.invalidate(key))
         listener.add(OUTBOUND_CHANNEL, lambda *_: self.mail_out.hinted())
+        listener.add(ACCOUNTS_CHANNEL, lambda *_: self.standing.wake())
+        listener.on_gap(self.standing.wake)
         listener.on_gap(self.core.live.wake_all)
         listener.on_gap(self.mail_out.hinted)
         listener.on_gap(lambda: self.directory.invalidate("*"))
@@ -425,6 +447,10 @@ class Node:
         async def attempts() -> None:
             await prune_attempts(core.database, core.clock, timedelta(days=core.settings.queue.retention_days))
 
+        async def sessions() -> None:
+            await core.sessions.prune()
+            await core.two_step.prune()
+
         async def relays() -> None:
             await clear_relays(core.database, core.blobs, core.clock)
 
@@ -451,6 +477,7 @@ class Node:
             Periodic("prune_sends", timedelta(minutes=10), sends),
             Periodic("lift_pins", timedelta(minutes=10), pins),
             Periodic("prune_attempts", timedelta(minutes=10), attempts),
+            Periodic("prune_sessions", timedelta(minutes=10), sessions),
             Periodic("clear_relays", timedelta(minutes=10), relays),
             Periodic("sweep_staging", timedelta(hours=1), staging),
             Periodic("sweep_blobs", timedelta(minutes=1), blobs.run_once),

@@ -16,6 +16,12 @@ from postroom.accounts import (
     Tenants,
     ensure_deployment,
 )
+from postroom.accounts.service.account import Account
+from postroom.accounts.service.app_passwords import AppPasswords
+from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.sessions import Sessions
+from postroom.accounts.service.standing import Standing
+from postroom.accounts.service.two_step import TwoStep
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
@@ -23,6 +29,7 @@ from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, 
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
+MASTER = b"m" * 32
 DOMAIN = "agents.example"
 
 
@@ -54,16 +61,33 @@ class House:
     verifier: KeyVerifier = field(init=False)
     identities: Identities = field(init=False)
     sign_in: SignIn = field(init=False)
+    hints: list[str] = field(default_factory=list)
+    """People and keys whose connections are to be looked at again."""
+    two_step: TwoStep = field(init=False)
+    app_passwords: AppPasswords = field(init=False)
+    sessions: Sessions = field(init=False)
+    entrance: Entrance = field(init=False)
+    account: Account = field(init=False)
+    standing: Standing = field(init=False)
 
     def __post_init__(self) -> None:
         self.tenants = Tenants(self.db, self.ids, self.clock)
-        self.people = People(self.db, self.ids, self.clock, self.passwords)
-        self.keys = Keys(self.db, self.ids, self.clock, PEPPER)
+        hint = self.hints.append
+        basis = (self.db, self.ids, self.clock)
+        self.people = People(*basis, self.passwords, hint)
+        self.keys = Keys(*basis, PEPPER, changed=hint)
         self.verifier = KeyVerifier(self.db, self.clock, PEPPER)
         self.identities = Identities(
             self.db, self.ids, self.clock, HASH_KEY, mailbox_rows, no_events, self.changed.append
         )
         self.sign_in = SignIn(self.db, self.clock, self.passwords, self.verifier, HASH_KEY)
+        throttle = self.sign_in.throttle
+        self.two_step = TwoStep(*basis, MASTER, PEPPER, throttle, issuer="Postroom", changed=hint)
+        self.app_passwords = AppPasswords(*basis, PEPPER, changed=hint)
+        self.sessions = Sessions(*basis, PEPPER, changed=hint)
+        self.entrance = Entrance(self.db, self.clock, self.passwords, self.two_step, self.sessions, throttle, PEPPER)
+        self.account = Account(*basis, self.passwords, self.entrance, self.sessions, self.two_step, self.app_passwords)
+        self.standing = Standing(self.db, self.clock)
 
     async def tenant(self, slug: str, **changes: object) -> Tenant:
         # The fields of a test are checked by it.

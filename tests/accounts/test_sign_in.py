@@ -158,7 +158,7 @@ async def test_guesses_at_once_do_not_pass_the_limit(house: House, alice: Identi
         *(house.sign_in.sign_in(ALICE, WRONG, f"192.0.2.{attempt}") for attempt in range(25))
     )
     assert answers.count(INVALID) == 10
-    assert not house.sign_in._turns
+    assert not house.sign_in.throttle._turns
 
 
 async def test_an_unknown_account_costs_a_hash(house: House, alice: Identity, monkeypatch: pytest.MonkeyPatch) -> None:

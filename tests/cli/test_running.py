@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import imaplib
 import json
 import os
 import pty
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.driver import DEADLINE, PASSWORD, clean_environment, free_base, run_program
@@ -82,6 +84,29 @@ def test_commands_beside_a_server(place: tuple[Path, int]) -> None:
     # And without it: the database is started for the command.
     assert len(run_program("person", "list", "--json", *at, env=env).document["data"]) == 1
     assert not (data_dir / "postgres" / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.covers("mail-server:F1", "mail-server:F5")
+def test_people_sign_in_and_are_signed_out(place: tuple[Path, int]) -> None:
+    data_dir, base = place
+    env = clean_environment()
+    at, ada = ("--data-dir", str(data_dir)), "ada@agents.example"
+    with serving(data_dir):
+        made = run_program("person", "create", "ada", "--password-stdin", "--json", *at, env=env, stdin=f"{PASSWORD}\n")
+        made = run_program("person", "app-password", "create", ada, "--label", "Phone", "--quiet", *at, env=env)
+        wait_until_healthy(base)
+        answer = httpx.post(
+            f"http://127.0.0.1:{base}/v1/auth/session", json={"email": ada, "password": PASSWORD}, timeout=DEADLINE
+        )
+        headers = {"authorization": f"Bearer {answer.json()['token']}"}
+        account = f"http://127.0.0.1:{base}/v1/account"
+        assert httpx.get(account, headers=headers, timeout=DEADLINE).json()["person"]["display_name"] == "ada"
+        client = imaplib.IMAP4("127.0.0.1", base + 2, timeout=DEADLINE)
+        client.login(ada, made.out.strip())
+        run_program("person", "set-password", ada, "--password-stdin", *at, env=env, stdin="another horse\n")
+        assert client.readline() == b"* BYE Signed out; sign in again\r\n"
+        client.shutdown()
+        assert httpx.get(account, headers=headers, timeout=DEADLINE).status_code == 401
 
 
 @pytest.mark.covers("decisions:B19")

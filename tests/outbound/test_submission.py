@@ -586,6 +586,21 @@ async def test_faults_of_ours_are_temporary(office: PostOffice) -> None:
     assert reply_of(PostroomError("identity_paused")).text == "identity_paused"
 
 
+@pytest.mark.covers("mail-server:F1", "mail-server:F2")
+async def test_who_was_signed_out_submits_nothing(office: PostOffice) -> None:
+    account = await office.account()
+    door = Door(office.sign_in, office.find, office.submission())
+    info = SessionInfo("c0ffee", "192.0.2.7", "laptop.example", True, "", account)
+    envelope = (await office.envelope())._replace(account=account)
+    assert await door.check_sender(f"carol@{DOMAIN}", info) is None
+    await office.execute("UPDATE people SET sign_in_epoch = sign_in_epoch + 1")
+    refused = await door.check_sender(f"carol@{DOMAIN}", info)
+    assert refused is not None
+    assert refused.reply.code == 421
+    assert (await door.receive(envelope, mail())).code == 421
+    assert await office.deliveries() == []
+
+
 @pytest.mark.covers("mail-server:A3", "mail-server:A6", "edge:A6")
 async def test_recipients(office: PostOffice) -> None:
     door = Door(office.sign_in, office.find, office.submission())

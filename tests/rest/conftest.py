@@ -18,6 +18,7 @@ from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended
 from postroom.mailbox.service import Mailboxes
 from postroom.servers.http import create_http
+from tests.rest.lobby import Lobby, open_lobby
 from tests.rest.world import DOMAIN, NoHints, World, services_of
 
 
@@ -53,3 +54,9 @@ async def world(db: Database, clock: ManualClock, ids: IdGenerator, tmp_path: Pa
     services.parser.close()
     await ingest.stop()
     await blobs.close()
+
+
+@pytest.fixture
+async def lobby(world: World) -> AsyncIterator[Lobby]:
+    async with open_lobby(world) as made:
+        yield made

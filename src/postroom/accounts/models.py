@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -174,6 +174,86 @@ def identity_scope(tenant_id: int, identity_id: int) -> Scope:
     return Scope(Level.IDENTITY, tenant_id, identity_id)
 
 
+class SessionKind(StrEnum):
+    """Where somebody is signed in (A2). Mail programs have connections, not sessions."""
+
+    WEB = "web"
+    CLIENT = "client"
+    CONSOLE = "console"
+
+
+@dataclass(frozen=True, slots=True)
+class AppPassword:
+    """An application password without its secret, which is shown once (F5)."""
+
+    id: int
+    public_id: str
+    label: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonSession:
+    """A session that is live. `expires_at` moves while it is used, up to `ends_at` (D7).
+
+    `app_password_id` is set when an application password opened it: then it is of no use for changing credentials,
+    and for no more than what the person may do with mailboxes.
+    """
+
+    id: int
+    public_id: str
+    person_id: PersonKey
+    person_public_id: str
+    is_operator: bool
+    kind: SessionKind
+    second_factor: bool
+    app_password_id: int | None
+    device_public_id: str | None
+    ip: str | None
+    user_agent: str | None
+    authenticated_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    ends_at: datetime
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewDevice:
+    """A client that says which device it runs on. `device_uid` is the client's own, unique for each person (F6)."""
+
+    device_uid: str
+    name: str
+    platform: str | None = None
+    client_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    public_id: str
+    device_uid: str
+    name: str
+    platform: str | None
+    client_version: str | None
+    last_seen_at: datetime
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What somebody signed in with, so that it can be asked later whether it still counts.
+
+    A key has its `mac`; a person the `epoch` of their row, and the application password if it was one.
+    """
+
+    mac: bytes | None = field(default=None, repr=False)
+    epoch: int | None = None
+    app_password_id: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Whoever is calling: an API key, or a person who opened a mailbox. Tenant and identity come from here only
@@ -194,6 +274,10 @@ class Principal:
     identity_public_id: str | None = None
     grant: GrantRole | None = None
     """The person's right to the mailbox; None for keys."""
+    credential: Credential | None = field(default=None, compare=False)
+    """None where it is asked again at each request."""
+    session: PersonSession | None = field(default=None, compare=False)
+    """The session that a person calls with."""
 
     @property
     def scope(self) -> Scope:

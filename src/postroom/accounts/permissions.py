@@ -150,6 +150,27 @@ OF_GRANT: Final[dict[GrantRole, frozenset[Permission]]] = {
 """The permissions of a person who opened a mailbox (decisions, section E)."""
 
 
+_ADMIN: Final = frozenset(
+    {
+        Permission.MEMBERS_READ,
+        Permission.MEMBERS_MANAGE,
+        Permission.IDENTITIES_READ,
+        Permission.IDENTITIES_WRITE,
+        Permission.AUDIT_READ,
+        Permission.USAGE_READ,
+    }
+)
+OF_MEMBER: Final[dict[str, frozenset[Permission]]] = {
+    "member": frozenset(),
+    "admin": _ADMIN,
+    "owner": _ADMIN,
+}
+"""What a membership gives in the tenant. Mail is a matter of grants alone."""
+
+OF_OPERATOR: Final = frozenset({Permission.PLATFORM_OPS, Permission.MEMBERS_READ, Permission.MEMBERS_MANAGE})
+"""What running the deployment gives (A2): never other people's mail."""
+
+
 def including_implied(permissions: frozenset[Permission]) -> frozenset[Permission]:
     """`permissions` and what they include."""
     return permissions.union(*(IMPLIED.get(permission, frozenset()) for permission in permissions))

@@ -35,6 +35,8 @@ class Bucket(Enum):
     SEND = ("send", 120)
     """Of one identity, whoever asks."""
     AUTH_FAILURES = ("network", 600)
+    SIGN_INS = ("network", 10)
+    """Of one client network (security-privacy A5)."""
 
     def __init__(self, label: str, limit: int) -> None:
         self.label = label

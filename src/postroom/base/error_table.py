@@ -199,6 +199,9 @@ _MISSING: Final = (
     _missing("upload_not_found", "upload"),
     _missing("person_not_found", "person"),
     _missing("device_not_found", "device"),
+    _missing("session_not_found", "session"),
+    _missing("app_password_not_found", "application password"),
+    _missing("grant_not_found", "grant"),
     _no(404, "route_not_found", "This host has no such path.", "Check the host and path against the documentation."),
     _no(405, "method_not_allowed", "The path has no such method.", "Use one of the methods in the `Allow` header."),
 )
@@ -221,6 +224,18 @@ _STATE: Final = (
         "client_id_conflict",
         "This `client_id` already names a different identity.",
         "Repeat the original body, or choose another `client_id`.",
+    ),
+    _no(
+        409,
+        "totp_enabled",
+        "Two-step verification is on already.",
+        "Disable it first to enrol another device.",
+    ),
+    _no(
+        409,
+        "totp_not_enabled",
+        "Two-step verification is off, or no enrolment waits to be confirmed.",
+        "Enrol, and confirm with a code within ten minutes.",
     ),
     _no(409, "username_taken", "This username is in use.", "Choose another username."),
     _no(409, "slug_taken", "This slug is in use.", "Choose another slug."),
@@ -410,6 +425,12 @@ _POLICY: Final = (
         "webhook_limit_reached",
         "There are as many webhook endpoints as may be.",
         "Delete an unused endpoint first.",
+    ),
+    _no(
+        422,
+        "app_password_limit_reached",
+        "There are as many application passwords as may be.",
+        "Revoke an unused one first.",
     ),
     _no(422, "key_limit_reached", "There are as many active keys as may be.", "Revoke an unused key first."),
     _no(

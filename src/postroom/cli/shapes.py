@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from postroom.accounts.models import ApiKey, Person, Tenant
+from postroom.accounts.models import ApiKey, AppPassword, Person, PersonSession, Tenant
 from postroom.accounts.permissions import Permission
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
@@ -75,6 +75,32 @@ def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
         "has_password": one.has_password,
         "addresses": [identity.primary.address for identity in mailboxes],
         "identity_ids": [identity.public_id for identity in mailboxes],
+        "created_at": moment(one.created_at),
+    }
+
+
+def app_password(one: AppPassword) -> Document:
+    """Never the secret."""
+    return {
+        "id": one.public_id,
+        "label": one.label,
+        "created_at": moment(one.created_at),
+        "last_used_at": moment(one.last_used_at),
+        "revoked_at": moment(one.revoked_at),
+    }
+
+
+def session(one: PersonSession) -> Document:
+    return {
+        "id": one.public_id,
+        "kind": one.kind.value,
+        "second_factor": one.second_factor,
+        "app_password": one.app_password_id is not None,
+        "device_id": one.device_public_id,
+        "ip": one.ip,
+        "user_agent": one.user_agent,
+        "last_seen_at": moment(one.last_seen_at),
+        "expires_at": moment(one.expires_at),
         "created_at": moment(one.created_at),
     }
 

@@ -44,6 +44,7 @@ class SignIn(Protocol):
     async def sign_in(
         self, address: str, password: str, remote: str, needs: Permission = ..., /
     ) -> Principal | SignInError: ...
+    async def stands(self, principal: Principal, /) -> bool: ...
 
 
 class Submits(Protocol):
@@ -52,6 +53,9 @@ class Submits(Protocol):
     async def check_sender(self, address: str, account: Principal, /) -> Reply | None: ...
     async def submit(self, envelope: Envelope[Destination], raw: bytes, account: Principal, /) -> Reply: ...
 
+
+SIGNED_OUT: Final = Reply(421, "4.7.0", "Signed out, sign in again")
+"""To whoever signed in with what counts no more; it ends the connection."""
 
 Find = Callable[[str, str], Awaitable[Addressee | DirectoryRefusal]]
 """Who takes mail to an address from a sender (`inbound.reception.Reception.resolve`)."""
@@ -73,7 +77,10 @@ class Door:
         return Refusal(_FAILURES[found.kind]) if isinstance(found, SignInError) else found
 
     async def check_sender(self, address: str, session: SessionInfo) -> Refusal | None:
-        reply = await self._submission.check_sender(address, _account(session.account))
+        account = _account(session.account)
+        if not await self._accounts.stands(account):
+            return Refusal(SIGNED_OUT)
+        reply = await self._submission.check_sender(address, account)
         return None if reply is None else Refusal(reply)
 
     async def resolve(self, address: str, session: SessionInfo) -> Destination | Refusal:
@@ -86,7 +93,10 @@ class Door:
         return Refusal(Reply(found.code, found.enhanced, found.text))
 
     async def receive(self, envelope: Envelope[Destination], raw: bytes) -> Reply:
-        return await self._submission.submit(envelope, raw, _account(envelope.account))
+        account = _account(envelope.account)
+        if not await self._accounts.stands(account):
+            return SIGNED_OUT
+        return await self._submission.submit(envelope, raw, account)
 
 
 def _account(account: object) -> Principal:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from postroom.accounts import keys as rules
-from postroom.accounts.models import PLATFORM_SCOPE, ApiKey, Mode, Principal, PrincipalKind, Scope
+from postroom.accounts.models import PLATFORM_SCOPE, ApiKey, Credential, Mode, Principal, PrincipalKind, Scope
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level, Permission, including_implied
 from postroom.accounts.store import keys as store
 from postroom.accounts.store import tenants as tenant_store
@@ -83,7 +83,12 @@ class KeyVerifier:
             tenant_status=stored.tenant_status,
             identity_id=key.identity_id,
             identity_public_id=key.identity_public_id,
+            credential=Credential(mac=rules.mac(self._pepper, token.text)),
         )
+
+    def mac_of(self, text: str) -> bytes:
+        """What is stored of a secret that we drew (B11)."""
+        return rules.mac(self._pepper, text)
 
     def _match(self, token: rules.Token, stored: store.StoredKey | None, now: datetime) -> store.StoredKey | None:
         # Both comparisons always run, on the row's MACs or on ones that nothing has, so that a miss costs what a hit
@@ -127,8 +132,11 @@ class Keys:
         clock: Clock,
         pepper: bytes,
         random: Callable[[int], bytes] = os.urandom,
+        changed: Callable[[str], None] = lambda key: None,
     ) -> None:
+        """`changed` is told the id of a key whose connections are to be looked at again."""
         self._db, self._ids, self._clock, self._pepper, self._random = db, ids, clock, pepper, random
+        self._changed = changed
 
     async def create(self, caller: Principal | None, new: rules.NewKey) -> tuple[ApiKey, str]:
         """A new key and its text, which nobody can be shown again (A3.5).
@@ -181,6 +189,7 @@ class Keys:
         async with self._db.transaction() as conn:
             key = await self._reach(conn, caller, public_id)
             await store.revoke(conn, key.id, self._clock.now())
+        self._changed(public_id)
 
     async def rotate(
         self, caller: Principal | None, public_id: str, overlap_hours: int = DEFAULT_OVERLAP_HOURS
@@ -202,7 +211,8 @@ class Keys:
             previous = current if until is not None else None
             if current is None or not await store.rotate(conn, key.id, mac, previous, until, current):
                 raise PostroomError("key_revoked")
-            return key, token.text
+        self._changed(public_id)
+        return key, token.text
 
     async def _admit(self, conn: Connection, new: rules.NewKey, now: datetime) -> Mode:
         if new.tenant_id is None:

@@ -8,15 +8,19 @@ other.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 import asyncpg
 
+from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Person
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
 from postroom.accounts.permissions import GrantRole
 from postroom.accounts.store import people as store
+from postroom.accounts.store import sessions as session_store
 from postroom.accounts.store import tenants as tenant_store
 from postroom.accounts.text import check_name, is_storable
 from postroom.base.clock import Clock
@@ -31,29 +35,73 @@ MAX_PAGE: Final = 100
 _CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a new person belongs from the first: as a member of a tenant, as the owner of a mailbox of it, or both."""
+
+    tenant_id: int
+    role: MemberRole | None = None
+    owns: str | None = None
+    """The public id of the mailbox's identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A person who can be made."""
+
+    new: NewPerson = field(repr=False)
+    contact_email: str | None
+    password_hash: str | None = field(repr=False)
+
+
 class People:
     """Use cases of people. Callers have checked permissions."""
 
-    def __init__(self, db: Database, ids: IdGenerator, clock: Clock, passwords: Passwords) -> None:
-        self._db, self._ids, self._clock, self._passwords = db, ids, clock, passwords
+    def __init__(
+        self,
+        db: Database,
+        ids: IdGenerator,
+        clock: Clock,
+        passwords: Passwords,
+        changed: Callable[[str], None] = lambda person: None,
+    ) -> None:
+        """`changed` is told the id of a person whose connections are to be looked at again."""
+        self._db, self._ids, self._clock, self._passwords, self._changed = db, ids, clock, passwords, changed
 
-    async def create(self, new: NewPerson) -> Person:
-        """A new person. Raises `invalid_request`, `address_taken` when the contact address is somebody's already,
-        `unavailable` when too many passwords are being hashed.
+    async def create(self, new: NewPerson, *, by: Actor = HOST, place: Place | None = None) -> Person:
+        """A new person. Raises `invalid_request`, `address_invalid`, `address_taken` when the contact address is
+        somebody's already, `unavailable` when too many passwords are being hashed.
         """
+        ready = await self.prepare(new)
+        async with self._db.transaction() as conn:
+            return await self.add(conn, ready, by=by, place=place)
+
+    async def prepare(self, new: NewPerson) -> Prepared:
+        """What can be refused of a person to be made, and the work of hashing; raises as `create`."""
         check_display_name(new.display_name)
         contact = None if new.contact_email is None else new.contact_email.lower()
         if contact is not None and not (_CONTACT.fullmatch(contact) and is_storable(contact)):
             raise PostroomError("address_invalid", details={"field": "contact_email"})
         hashed = None if new.password is None else await self._hash(new.password)
-        public_id = self._ids.new("usr_")
+        return Prepared(new, contact, hashed)
+
+    async def add(self, conn: Connection, ready: Prepared, *, by: Actor = HOST, place: Place | None = None) -> Person:
+        """Make the person in the caller's transaction, which is over when this raises `address_taken`."""
+        new, now, public_id = ready.new, self._clock.now(), self._ids.new("usr_")
         try:
-            async with self._db.transaction() as conn:
-                return await store.insert(
-                    conn, public_id, contact, new.display_name, hashed, new.is_operator, self._clock.now()
-                )
+            made = await store.insert(
+                conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now
+            )
         except asyncpg.UniqueViolationError:
             raise PostroomError("address_taken") from None
+        tenant_id = None if place is None else place.tenant_id
+        if place is not None and place.role is not None:
+            await store.put_member(conn, place.tenant_id, made.id, place.role, now)
+        if place is not None and place.owns is not None:
+            await store.put_grant(conn, place.tenant_id, place.owns, made.id, GrantRole.OWNER, now)
+        entry = Entry("person.create", "person", public_id, tenant_id, {"operator": new.is_operator})
+        await record(conn, self._ids, now, by, entry)
+        return made
 
     async def get(self, public_id: str, *, tenant_id: int | None = None) -> Person:
         """Raises `person_not_found`."""
@@ -67,17 +115,49 @@ class People:
         async with self._db.acquire() as conn:
             return await store.page(conn, tenant_id, min(max(limit, 1), MAX_PAGE), after)
 
-    async def set_password(self, public_id: str, password: str, *, tenant_id: int | None = None) -> Person:
-        """A new password, in force at once. Raises `invalid_request` (F1), `person_not_found`, `unavailable`."""
+    async def set_password(
+        self, public_id: str, password: str, *, tenant_id: int | None = None, by: Actor = HOST
+    ) -> Person:
+        """A new password, in force at once; whatever the person is signed in to ends (F1).
+
+        Raises `invalid_request`, `person_not_found`, `unavailable`.
+        """
         check_policy(password)
         hashed = await self._hash(password)
+        now = self._clock.now()
         async with self._db.transaction() as conn:
-            return _found(await store.set_password(conn, public_id, tenant_id, hashed, self._clock.now()))
+            person = _found(await store.set_password(conn, public_id, tenant_id, hashed, now))
+            await session_store.revoke_all(conn, person.id, now)
+            await record(conn, self._ids, now, by, Entry("person.password_reset", "person", public_id, tenant_id))
+        self._changed(public_id)
+        return person
 
-    async def set_enabled(self, public_id: str, enabled: bool, *, tenant_id: int | None = None) -> Person:
-        """Whether the person can sign in at all. Raises `person_not_found`."""
+    async def set_enabled(
+        self, public_id: str, enabled: bool, *, tenant_id: int | None = None, by: Actor = HOST
+    ) -> Person:
+        """Whether the person can sign in at all; when not, whatever they are signed in to ends. Raises
+        `person_not_found`.
+        """
+        now = self._clock.now()
         async with self._db.transaction() as conn:
-            return _found(await store.set_enabled(conn, public_id, tenant_id, enabled, self._clock.now()))
+            person = _found(await store.set_enabled(conn, public_id, tenant_id, enabled, now))
+            if not enabled:
+                await session_store.revoke_all(conn, person.id, now)
+            action = "person.enable" if enabled else "person.disable"
+            await record(conn, self._ids, now, by, Entry(action, "person", public_id, tenant_id))
+        self._changed(public_id)
+        return person
+
+    async def rename(
+        self, public_id: str, display_name: str, *, tenant_id: int | None = None, by: Actor = HOST
+    ) -> Person:
+        """Raises `invalid_request`, `person_not_found`."""
+        check_display_name(display_name)
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            person = _found(await store.set_name(conn, public_id, tenant_id, display_name, now))
+            await record(conn, self._ids, now, by, Entry("person.update", "person", public_id, tenant_id))
+        return person
 
     async def put_member(self, tenant_id: int, person_id: str, role: MemberRole, *, by_operator: bool = False) -> None:
         """Make the person a member, or change the role. Others than an operator reach only people of the tenant, and
@@ -101,7 +181,14 @@ class People:
             return await store.members(conn, tenant_id)
 
     async def grant(
-        self, tenant_id: int, identity: str, person_id: str, role: GrantRole, *, by_operator: bool = False
+        self,
+        tenant_id: int,
+        identity: str,
+        person_id: str,
+        role: GrantRole,
+        *,
+        by_operator: bool = False,
+        by: Actor = HOST,
     ) -> None:
         """Let the person open the mailbox, or change how. Others than an operator reach only people of the tenant,
         and new ones.
@@ -110,8 +197,62 @@ class People:
         """
         async with self._db.transaction() as conn:
             person = _found(await self._find(conn, person_id, tenant_id, by_operator))
-            if await store.put_grant(conn, tenant_id, identity, person.id, role, self._clock.now()) is None:
+            now = self._clock.now()
+            if await store.put_grant(conn, tenant_id, identity, person.id, role, now) is None:
                 raise PostroomError("identity_not_found")
+            details = {"person": person_id, "role": role.value}
+            await record(conn, self._ids, now, by, Entry("grant.put", "identity", identity, tenant_id, details))
+        self._changed(person_id)
+
+    async def ungrant(self, tenant_id: int, identity: str, person_id: str, *, by: Actor = HOST) -> None:
+        """Take the mailbox from the person; connections that they opened it with end. Raises `person_not_found`,
+        `grant_not_found`.
+        """
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            person = _found(await store.get(conn, person_id, tenant_id))
+            if not await store.remove_grant(conn, tenant_id, identity, person.id):
+                raise PostroomError("grant_not_found")
+            entry = Entry("grant.remove", "identity", identity, tenant_id, {"person": person_id})
+            await record(conn, self._ids, now, by, entry)
+        self._changed(person_id)
+
+    async def authority(self, public_id: str, tenant_id: int) -> Person:
+        """The person, if a tenant's administrators may reset them: wholly of that tenant, and not its owner (A2).
+
+        Raises `person_not_found` for whoever has nothing to do with the tenant, `scope_denied` for whoever has to do
+        with another, `owner_required` for the owner, whom nobody but an operator resets.
+        """
+        async with self._db.acquire() as conn:
+            person = _found(await store.get(conn, public_id, tenant_id))
+            if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
+                raise PostroomError("owner_required")
+            if not await store.is_wholly_of(conn, person.id, tenant_id):
+                raise PostroomError("scope_denied")
+        return person
+
+    async def remove(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
+        """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2).
+        Mailboxes and mail stay. Raises `person_not_found`, `owner_required` for the tenant's owner.
+        """
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            person = _found(await store.get(conn, person_id, tenant_id))
+            await store.lock(conn, person.id)
+            if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
+                raise PostroomError("owner_required")
+            await store.remove_from(conn, tenant_id, person.id)
+            gone = await store.delete_unless_needed(conn, person.id)
+            entry = Entry("person.remove", "person", person_id, tenant_id, {"deleted": gone})
+            await record(conn, self._ids, now, by, entry)
+        self._changed(person_id)
+
+    async def grant_page(
+        self, tenant_id: int, person_id: int, *, limit: int = 25, after: tuple[datetime, str] | None = None
+    ) -> list[Grant]:
+        """Rights of a person to mailboxes of a tenant, newest first."""
+        async with self._db.acquire() as conn:
+            return await store.grant_page(conn, tenant_id, person_id, min(max(limit, 1), MAX_PAGE), after)
 
     async def grants(
         self, tenant_id: int, *, mailbox_id: int | None = None, person_id: int | None = None

@@ -5,23 +5,19 @@ Every reason of a failure looks the same to the caller but for two: too many fai
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import hmac
-import ipaddress
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 from postroom.accounts import keys as key_rules
-from postroom.accounts.models import Mode, Principal, PrincipalKind
+from postroom.accounts import tokens
+from postroom.accounts.models import Credential, Mode, PersonKey, Principal, PrincipalKind
 from postroom.accounts.passwords import MAX_LENGTH, HashingOverloaded, Passwords
 from postroom.accounts.permissions import OF_GRANT, Level, Permission
 from postroom.accounts.service.keys import KeyVerifier
-from postroom.accounts.store import counters
+from postroom.accounts.service.throttle import WINDOW, Throttle, ThrottlePolicy, client_network
+from postroom.accounts.store import counters, credentials, standing
 from postroom.accounts.store import people as store
 from postroom.base import log
 from postroom.base.clock import Clock
@@ -32,8 +28,16 @@ MAX_ADDRESS: Final = 320
 MAX_CANDIDATES: Final = 8
 """People of one mailbox whose passwords are tried. Each costs a hash; owners come first."""
 
-_WINDOW: Final = timedelta(seconds=60)
-_WAITERS: Final = 32
+__all__ = [
+    "MAX_ADDRESS",
+    "MAX_CANDIDATES",
+    "SignIn",
+    "SignInError",
+    "SignInFailure",
+    "ThrottlePolicy",
+    "client_network",
+    "prune_failures",
+]
 
 _log = log.get("accounts.sign_in")
 
@@ -55,29 +59,12 @@ class SignInError:
     retry_after: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottlePolicy:
-    """F3. `failures` in a row lock an account; three times as many from one network lock that; both for `seconds`."""
-
-    failures: int = 10
-    seconds: int = 900
-
-    @property
-    def network_failures(self) -> int:
-        return 3 * self.failures
-
-
 _INVALID: Final = SignInError(SignInFailure.INVALID)
 _UNAVAILABLE: Final = SignInError(SignInFailure.UNAVAILABLE, retry_after=5)
 
 
 class SignIn:
-    """Signs people and agents in. One per process; lock state is the database's, shared by all nodes.
-
-    Failures are counted after the verification, and attempts on one account follow one another within a process:
-    guesses in flight can exceed the account's limit by one for each other process, and the network's limit by what
-    the hashing pool holds.
-    """
+    """Signs people and agents in to mailboxes. One per process; lock state is the database's, shared by all nodes."""
 
     def __init__(
         self,
@@ -89,27 +76,26 @@ class SignIn:
         policy: ThrottlePolicy | None = None,
     ) -> None:
         self._db, self._clock, self._passwords, self._keys = db, clock, passwords, keys
-        self._hash_key = hash_key
-        self._policy = policy or ThrottlePolicy()
-        self._turns: dict[str, _Turn] = {}
+        self.throttle = Throttle(db, clock, hash_key, policy or ThrottlePolicy())
 
     async def sign_in(
         self, address: str, password: str, remote: str, needs: Permission = Permission.MESSAGES_READ
     ) -> Principal | SignInError:
         """Open the mailbox of `address` for whoever has `password`; `remote` is the client's IP address.
 
-        An agent's password is an identity key of that very mailbox with the permission that is needed. What a person
-        may do follows from their grants, and is the caller's to look at. Never raises for what the client sent.
+        An agent's password is an identity key of that very mailbox with the permission that is needed. A person's is
+        an application password, or their own unless they have two-step verification (A4, F5). What a person may do
+        follows from their grants, and is the caller's to look at. Never raises for what the client sent.
         """
         address = address.strip().lower()
-        network = self._subject("net", client_network(remote))
+        network = self.throttle.network(remote)
         try:
-            wait = await self._locked_for(network, self._policy.network_failures)
+            wait = await self.throttle.network_locked_for(network)
             if wait:
                 return SignInError(SignInFailure.THROTTLED, wait)
             opening = await self._opening(address)
-            account = self._subject("account", address if opening is None else opening.identity_public_id)
-            async with self._turn(account) as mine:
+            account = self.throttle.account(address if opening is None else opening.identity_public_id)
+            async with self.throttle.turn(account) as mine:
                 if not mine:
                     return _UNAVAILABLE
                 return await self._attempt(opening, account, network, password, needs)
@@ -121,22 +107,48 @@ class SignIn:
             _log.warning("sign-in unavailable", exc_info=exc)
             return _UNAVAILABLE
 
+    async def stands(self, principal: Principal) -> bool:
+        """Whether who signed in would still be let in with what they gave: it was not revoked, nor the password
+        changed, nor the mailbox taken from them. Raises what the database raises.
+        """
+        async with self._db.acquire() as conn:
+            return not await standing.fallen(conn, (principal,), self._clock.now())
+
     async def _attempt(
         self, opening: store.Opening | None, account: str, network: str, password: str, needs: Permission
     ) -> Principal | SignInError:
-        wait = await self._locked_for(account, self._policy.failures)
+        # Nobody guesses 192 random bits: a lock, which anybody can bring about, does not keep out whoever has them,
+        # and having them says nothing of those who guess passwords meanwhile (decision 0050).
+        if tokens.is_app_password(password):
+            principal = await self._by_app_password(opening, password)
+            if principal is not None:
+                return principal
+        wait = await self.throttle.locked_for(account)
         if wait:
             return SignInError(SignInFailure.THROTTLED, wait)
         if key_rules.parse(password) is not None:
             principal = await self._by_key(opening, password, needs)
         else:
             principal = await self._by_password(opening, password)
-        async with self._db.acquire() as conn:
-            if principal is not None:
-                await counters.reset_failures(conn, account)
-                return principal
-            await counters.add_failure(conn, (account, network), _window_start(self._clock.now()))
+        if principal is not None:
+            await self.throttle.succeeded(account)
+            return principal
+        await self.throttle.failed(account, network)
         return _INVALID
+
+    async def _by_app_password(self, opening: store.Opening | None, password: str) -> Principal | None:
+        if opening is None:
+            return None
+        async with self._db.acquire() as conn:
+            mac = self._keys.mac_of(password)
+            found = await credentials.opens_mailbox(conn, mac, opening.tenant_id, opening.identity_id)
+            if found is None or found.role is None:
+                return None
+            await credentials.mark_used(conn, found.app_password_id, self._clock.now())
+        who = store.Candidate(
+            PersonKey(found.person_id), found.person_public_id, "", found.role, found.epoch, two_step=False
+        )
+        return _principal(opening, who, found.app_password_id)
 
     async def _opening(self, address: str) -> store.Opening | None:
         if not 3 <= len(address) <= MAX_ADDRESS or "\0" in address or not address.isprintable():
@@ -161,7 +173,8 @@ class SignIn:
             return None
         for candidate in opening.candidates:
             verified = await self._passwords.verify(candidate.password_hash, password)
-            if verified.ok:
+            # The password alone is one step of two: as wrong as any other, here where there is no room for the second.
+            if verified.ok and not candidate.two_step:
                 if verified.stale:
                     await self._rehash(candidate, password)
                 return _principal(opening, candidate)
@@ -175,73 +188,14 @@ class SignIn:
         async with self._db.acquire() as conn:
             await store.rehash(conn, candidate.person_id, candidate.password_hash, renewed)
 
-    async def _locked_for(self, subject: str, limit: int) -> int:
-        """Seconds until the subject may try again; 0 means now."""
-        now = self._clock.now()
-        # A window counts until its last moment is `seconds` old, so a lock never lasts less than that.
-        span = timedelta(seconds=self._policy.seconds) + _WINDOW
-        async with self._db.acquire() as conn:
-            windows = await counters.failures(conn, subject, now - span)
-        total = 0
-        for start, count in windows:
-            total += count
-            if total >= limit:
-                return max(1, round((start + span - now).total_seconds()))
-        return 0
-
-    def _subject(self, kind: str, value: str) -> str:
-        digest = hmac.new(self._hash_key, f"{kind}:{value}".encode("utf-8", "surrogatepass"), hashlib.sha256)
-        return f"{kind}:{digest.hexdigest()[:32]}"
-
-    @asynccontextmanager
-    async def _turn(self, account: str) -> AsyncIterator[bool]:
-        """One attempt on an account after the other; False when too many are waiting."""
-        turn = self._turns.setdefault(account, _Turn(asyncio.Lock()))
-        if turn.users >= _WAITERS:
-            yield False
-            return
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield True
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                self._turns.pop(account, None)
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock
-    users: int = 0
-
-
-def client_network(remote: str) -> str:
-    """What failures are counted by: an IPv4 address, or the /64 of an IPv6 address. Anything else is a network of its
-    own.
-    """
-    try:
-        ip = ipaddress.ip_address(remote.partition("%")[0])
-    except ValueError:
-        return remote
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is not None:
-            return str(ip.ipv4_mapped)
-        return str(ipaddress.ip_network((ip, 64), strict=False))
-    return str(ip)
-
 
 async def prune_failures(conn: Connection, now: datetime, policy: ThrottlePolicy) -> None:
     """Delete counters of failed sign-ins and of requests that no decision reads any more."""
-    span = timedelta(seconds=policy.seconds) + 2 * _WINDOW
+    span = timedelta(seconds=policy.seconds) + 2 * WINDOW
     await counters.prune(conn, now - span, now - timedelta(hours=1))
 
 
-def _window_start(now: datetime) -> datetime:
-    return now.replace(second=0, microsecond=0)
-
-
-def _principal(opening: store.Opening, candidate: store.Candidate) -> Principal:
+def _principal(opening: store.Opening, candidate: store.Candidate, app_password_id: int | None = None) -> Principal:
     return Principal(
         kind=PrincipalKind.PERSON,
         public_id=candidate.person_public_id,
@@ -255,4 +209,5 @@ def _principal(opening: store.Opening, candidate: store.Candidate) -> Principal:
         identity_id=opening.identity_id,
         identity_public_id=opening.identity_public_id,
         grant=candidate.role,
+        credential=Credential(epoch=candidate.epoch, app_password_id=app_password_id),
     )

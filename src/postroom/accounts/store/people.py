@@ -6,7 +6,7 @@ there and none elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import asyncpg
@@ -50,8 +50,46 @@ WHERE p.public_id = $1
     AND NOT EXISTS (SELECT FROM mailbox_grants g WHERE g.person_id = p.id AND g.tenant_id <> $2)))
 RETURNING p.*
 """
-_SET_PASSWORD = _UPDATE_MINE.replace("{change}", "password_hash = $4")
-_SET_ENABLED = _UPDATE_MINE.replace("{change}", "enabled = $4")
+_SET_PASSWORD = _UPDATE_MINE.replace("{change}", "password_hash = $4, sign_in_epoch = p.sign_in_epoch + 1")
+_SET_ENABLED = _UPDATE_MINE.replace("{change}", "enabled = $4, sign_in_epoch = p.sign_in_epoch + 1")
+_SET_NAME = _UPDATE_MINE.replace("{change}", "display_name = $4")
+# The person themselves, who has proved that they know the old password.
+_CHANGE_PASSWORD = """
+UPDATE people SET password_hash = $3, sign_in_epoch = sign_in_epoch + 1, updated_at = $4
+WHERE id = $1 AND sign_in_epoch = $2 AND enabled RETURNING id
+"""
+_RENAME = "UPDATE people SET display_name = $2, updated_at = $3 WHERE id = $1 RETURNING *"
+_LOCK = "SELECT id FROM people WHERE id = $1 FOR NO KEY UPDATE"
+_REMOVE_GRANT = """
+DELETE FROM mailbox_grants g USING identities i
+WHERE g.tenant_id = $1 AND i.tenant_id = $1 AND i.id = g.mailbox_id AND i.public_id = $2 AND g.person_id = $3
+RETURNING g.mailbox_id
+"""
+_WHOLLY = """
+SELECT NOT p.is_operator
+   AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id AND m.tenant_id <> $2)
+   AND NOT EXISTS (SELECT FROM mailbox_grants g WHERE g.person_id = p.id AND g.tenant_id <> $2)
+FROM people p WHERE p.id = $1
+"""
+_REMOVE_GRANTS = "DELETE FROM mailbox_grants WHERE tenant_id = $1 AND person_id = $2"
+_REMOVE_MEMBER = "DELETE FROM members WHERE tenant_id = $1 AND person_id = $2"
+_DELETE_UNNEEDED = """
+DELETE FROM people p WHERE p.id = $1 AND NOT p.is_operator
+  AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+  AND NOT EXISTS (SELECT FROM mailbox_grants g WHERE g.person_id = p.id)
+RETURNING p.id
+"""
+_GRANT_PAGE = """
+SELECT g.tenant_id, g.mailbox_id, i.public_id AS identity_public_id, g.person_id,
+       p.public_id AS person_public_id, g.role, g.created_at
+FROM mailbox_grants g
+JOIN identities i ON i.tenant_id = g.tenant_id AND i.id = g.mailbox_id
+JOIN people p ON p.id = g.person_id
+WHERE g.tenant_id = $1 AND g.person_id = $2
+  AND ($3::timestamptz IS NULL OR (g.created_at, i.public_id) < ($3, $4::text))
+ORDER BY g.created_at DESC, i.public_id DESC LIMIT $5
+"""
+_RAISE_EPOCH = "UPDATE people SET sign_in_epoch = sign_in_epoch + 1 WHERE id = $1 RETURNING id"
 _REHASH = "UPDATE people SET password_hash = $3 WHERE id = $1 AND password_hash = $2"
 _LIST = """
 SELECT p.* FROM people p
@@ -97,12 +135,14 @@ ORDER BY g.created_at, p.public_id, i.public_id
 _CANDIDATES = """
 SELECT i.tenant_id, t.public_id AS tenant_public_id, t.mode AS tenant_mode, t.status AS tenant_status,
        i.id AS identity_id, i.public_id AS identity_public_id, i.kind,
-       p.id AS person_id, p.public_id AS person_public_id, p.password_hash, g.role
+       p.id AS person_id, p.public_id AS person_public_id, p.password_hash, g.role, p.sign_in_epoch,
+       f.enabled_at IS NOT NULL AS two_step
 FROM addresses a
 JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
 JOIN tenants t ON t.id = a.tenant_id
 LEFT JOIN (mailbox_grants g JOIN people p ON p.id = g.person_id AND p.enabled AND p.password_hash IS NOT NULL)
   ON g.tenant_id = i.tenant_id AND g.mailbox_id = i.id
+LEFT JOIN person_totp f ON f.person_id = p.id
 WHERE a.address = $1 AND a.status IN ('active', 'retiring') AND i.status IN ('active', 'paused') AND NOT i.is_system
   AND t.status IN ('active', 'suspended')
 ORDER BY CASE g.role WHEN 'owner' THEN 0 WHEN 'full' THEN 1 ELSE 2 END, p.id
@@ -116,8 +156,11 @@ class Candidate:
 
     person_id: PersonKey
     person_public_id: str
-    password_hash: str
+    password_hash: str = field(repr=False)
     role: GrantRole
+    epoch: int
+    two_step: bool
+    """Whether the password is only the first of two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +229,64 @@ async def set_enabled(
     return None if row is None else _person(row)
 
 
+async def set_name(conn: Connection, public_id: str, tenant_id: int | None, name: str, now: datetime) -> Person | None:
+    if not is_id("usr_", public_id):
+        return None
+    row = await conn.fetchrow(_SET_NAME, public_id, tenant_id, now, name)
+    return None if row is None else _person(row)
+
+
+async def change_password(conn: Connection, person_id: int, epoch: int, password_hash: str, now: datetime) -> bool:
+    """False when something else changed what they sign in with since `epoch` was read."""
+    return await conn.fetchval(_CHANGE_PASSWORD, person_id, epoch, password_hash, now) is not None
+
+
+async def raise_epoch(conn: Connection, person_id: int) -> None:
+    """What the person is signed in with by mail program counts no more."""
+    await conn.execute(_RAISE_EPOCH, person_id)
+
+
+async def lock(conn: Connection, person_id: int) -> bool:
+    """Nobody else changes the person in this transaction. Whether there is such a person."""
+    return await conn.fetchval(_LOCK, person_id) is not None
+
+
+async def rename(conn: Connection, person_id: int, name: str, now: datetime) -> Person | None:
+    row = await conn.fetchrow(_RENAME, person_id, name, now)
+    return None if row is None else _person(row)
+
+
+async def remove_grant(conn: Connection, tenant_id: int, identity_public_id: str, person_id: int) -> bool:
+    """Whether there was such a grant."""
+    if not is_id("idn_", identity_public_id):
+        return False
+    return await conn.fetchval(_REMOVE_GRANT, tenant_id, identity_public_id, person_id) is not None
+
+
+async def is_wholly_of(conn: Connection, person_id: int, tenant_id: int) -> bool:
+    """Whether the person has to do with no other tenant, and does not run the deployment."""
+    return bool(await conn.fetchval(_WHOLLY, person_id, tenant_id))
+
+
+async def remove_from(conn: Connection, tenant_id: int, person_id: int) -> None:
+    """Without grants and membership in the tenant."""
+    await conn.execute(_REMOVE_GRANTS, tenant_id, person_id)
+    await conn.execute(_REMOVE_MEMBER, tenant_id, person_id)
+
+
+async def delete_unless_needed(conn: Connection, person_id: int) -> bool:
+    """Delete somebody who has nothing to do with any tenant and runs nothing. Whether that was so."""
+    return await conn.fetchval(_DELETE_UNNEEDED, person_id) is not None
+
+
+async def grant_page(
+    conn: Connection, tenant_id: int, person_id: int, limit: int, after: tuple[datetime, str] | None
+) -> list[Grant]:
+    """Grants of a person in a tenant, newest first."""
+    created_at, public_id = after if after is not None else (None, None)
+    return [_grant(row) for row in await conn.fetch(_GRANT_PAGE, tenant_id, person_id, created_at, public_id, limit)]
+
+
 async def rehash(conn: Connection, person_id: int, old: str, new: str) -> None:
     """Replace a hash of old parameters, unless the password was changed meanwhile."""
     await conn.execute(_REHASH, person_id, old, new)
@@ -232,18 +333,7 @@ async def grants(
     conn: Connection, tenant_id: int, *, mailbox_id: int | None = None, person_id: int | None = None
 ) -> list[Grant]:
     """Grants in a tenant: of one mailbox, of one person, or all."""
-    return [
-        Grant(
-            tenant_id=TenantKey(row["tenant_id"]),
-            mailbox_id=row["mailbox_id"],
-            identity_public_id=row["identity_public_id"],
-            person_id=PersonKey(row["person_id"]),
-            person_public_id=row["person_public_id"],
-            role=GrantRole(row["role"]),
-            created_at=row["created_at"],
-        )
-        for row in await conn.fetch(_GRANTS, tenant_id, mailbox_id, person_id)
-    ]
+    return [_grant(row) for row in await conn.fetch(_GRANTS, tenant_id, mailbox_id, person_id)]
 
 
 async def opening(conn: Connection, address: str, limit: int) -> Opening | None:
@@ -264,11 +354,28 @@ async def opening(conn: Connection, address: str, limit: int) -> Opening | None:
         is_agent=first["kind"] == "agent",
         candidates=tuple(
             Candidate(
-                PersonKey(row["person_id"]), row["person_public_id"], row["password_hash"], GrantRole(row["role"])
+                PersonKey(row["person_id"]),
+                row["person_public_id"],
+                row["password_hash"],
+                GrantRole(row["role"]),
+                row["sign_in_epoch"],
+                row["two_step"],
             )
             for row in rows
             if row["person_id"] is not None
         ),
+    )
+
+
+def _grant(row: asyncpg.Record) -> Grant:
+    return Grant(
+        tenant_id=TenantKey(row["tenant_id"]),
+        mailbox_id=row["mailbox_id"],
+        identity_public_id=row["identity_public_id"],
+        person_id=PersonKey(row["person_id"]),
+        person_public_id=row["person_public_id"],
+        role=GrantRole(row["role"]),
+        created_at=row["created_at"],
     )
 
 

@@ -23,6 +23,8 @@ from postroom.cli.arguments import (
     find_tenant,
     mailboxes_of,
 )
+from postroom.cli.commands import person_credentials
+from postroom.cli.commands.person_credentials import PersonArgument, the_person
 from postroom.cli.failures import usage
 from postroom.cli.frame import command
 from postroom.cli.invocation import Invocation
@@ -31,6 +33,10 @@ from postroom.directory.models import IdentityKind, NewIdentity
 from postroom.directory.usernames import class_of, validate_username
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="People, who sign in with a password.")
+
+app.add_typer(person_credentials.app_password, name="app-password")
+app.add_typer(person_credentials.totp, name="totp")
+app.add_typer(person_credentials.sessions, name="sessions")
 
 PasswordStdin = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
@@ -97,6 +103,38 @@ def set_password(
 
     changed = run(call, work)
     call.output.result(changed, human=f"The password of {changed['id']} was changed.")
+
+
+@command(app)
+def show(call: Invocation, person: PersonArgument) -> None:
+    """Show a person and whether they have two-step verification."""
+
+    async def work(core: Core) -> shapes.Document:
+        found = await the_person(core, person)
+        status = await core.two_step.status(found.id)
+        return shapes.person(found) | {"totp": status.state.value, "recovery_codes_left": status.recovery_codes_left}
+
+    call.output.result(run(call, work))
+
+
+@command(app)
+def disable(call: Invocation, person: PersonArgument) -> None:
+    """Let a person sign in no more; whatever they are signed in to ends."""
+    _set_enabled(call, person, False)
+
+
+@command(app)
+def enable(call: Invocation, person: PersonArgument) -> None:
+    """Let a person sign in again."""
+    _set_enabled(call, person, True)
+
+
+def _set_enabled(call: Invocation, person: str, enabled: bool) -> None:
+    async def work(core: Core) -> shapes.Document:
+        return shapes.person(await core.people.set_enabled(await find_person(core, person), enabled))
+
+    changed = run(call, work)
+    call.output.result(changed, human=f"{changed['id']} is {'enabled' if enabled else 'disabled'}.")
 
 
 @command(app, "list")

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Final
 
@@ -68,9 +68,14 @@ class Identities:
         self._db, self._ids, self._clock, self._hash_key = db, ids, clock, hash_key
         self._mailbox_factory, self._announce, self._changed = mailbox_factory, announce, changed
 
-    async def create(self, tenant_id: int, new: NewIdentity) -> tuple[Identity, bool]:
+    async def create(
+        self,
+        tenant_id: int,
+        new: NewIdentity,
+        then: Callable[[Connection, Identity], Awaitable[None]] | None = None,
+    ) -> tuple[Identity, bool]:
         """The identity, and whether it was made now: a known `client_id` with the same request gives the one that is
-        there.
+        there. `then` is done in the transaction that makes it.
 
         Raises the errors of `validate_username`; `invalid_request`, `address_invalid` (owner's e-mail),
         `client_id_conflict`, `username_taken`, `address_taken`, `domain_not_found`, `domain_not_ready`,
@@ -88,7 +93,10 @@ class Identities:
         username, fold = validate_username(new.username, class_of(tenant.address_suffix), suffix=tenant.address_suffix)
         try:
             async with self._db.transaction() as conn:
-                return await self._insert(conn, tenant, new, username, fold, fingerprint), True
+                made = await self._insert(conn, tenant, new, username, fold, fingerprint)
+                if then is not None:
+                    await then(conn, made)
+                return made, True
         except asyncpg.UniqueViolationError as exc:
             code = _TAKEN.get(exc.constraint_name or "")
             if code is None:

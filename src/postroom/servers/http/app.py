@@ -10,12 +10,15 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from postroom.servers.http.gate import AsgiApp, Gate, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import (
+    account,
     aliases,
+    auth,
     content,
     identities,
     links,
     messages,
     meta,
+    people,
     queue,
     sending,
     signing_keys,
@@ -25,7 +28,22 @@ from postroom.servers.http.rest import (
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable
 
-_MODULES: Final = (meta, identities, aliases, messages, sending, content, threads, wait, queue, signing_keys, links)
+_MODULES: Final = (
+    meta,
+    identities,
+    aliases,
+    messages,
+    sending,
+    content,
+    threads,
+    wait,
+    queue,
+    signing_keys,
+    links,
+    auth,
+    account,
+    people,
+)
 
 
 class HttpApp:

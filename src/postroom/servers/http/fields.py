@@ -120,6 +120,10 @@ MessageId = Annotated[str, id_pattern("msg_")]
 AttachmentId = Annotated[str, id_pattern("att_")]
 KeyId = Annotated[str, id_pattern("key_")]
 PartnerId = Annotated[str, id_pattern("ptn_")]
+PersonId = Annotated[str, id_pattern("usr_")]
+SessionId = Annotated[str, id_pattern("ses_")]
+DeviceId = Annotated[str, id_pattern("dev_")]
+AppPasswordId = Annotated[str, id_pattern("apw_")]
 RequestId = Annotated[str, id_pattern("req_")]
 
 

@@ -13,10 +13,11 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.accounts.models import Principal, PrincipalKind, Tenant
+from postroom.accounts.models import PersonSession, Principal, PrincipalKind, Tenant
 from postroom.accounts.permissions import Level
 from postroom.accounts.rates import Bucket as RateBucket
 from postroom.accounts.service.keys import bearer
+from postroom.accounts.tokens import is_session
 from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
 from postroom.directory import Identity, IdentityStatus
@@ -27,6 +28,8 @@ from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Handler, Idempotency, Reach, Rule
 
+MAX_PUBLIC_BODY: Final = 64 * 1024
+"""Octets of a body from somebody who has not said who they are."""
 _IPV6_NETWORK_BITS: Final = 64
 _GONE: Final = frozenset({IdentityStatus.DELETING, IdentityStatus.DELETED})
 _PATH_IDS: Final = {
@@ -34,6 +37,10 @@ _PATH_IDS: Final = {
     "thread_id": ("thr_", "thread_not_found"),
     "attachment_id": ("att_", "attachment_not_found"),
     "alias_id": ("als_", "address_not_found"),
+    "person_id": ("usr_", "person_not_found"),
+    "session_id": ("ses_", "session_not_found"),
+    "device_id": ("dev_", "device_not_found"),
+    "app_password_id": ("apw_", "app_password_not_found"),
 }
 
 
@@ -47,8 +54,11 @@ class Guard:
         exchange = exchange_of(request.scope)
         exchange.operation = rule.operation
         if rule.is_public:
+            if rule.body:
+                request = JsonRequest(request.scope, request.receive)
+                await request.load(MAX_PUBLIC_BODY)
             return await inner(request)
-        principal = await self._authenticate(request)
+        principal = await self._authenticate(rule, request)
         exchange.principal = principal
         exchange.rate_limit = _own_bucket(principal).limit
         calls.require(principal, rule.permissions)
@@ -63,19 +73,52 @@ class Guard:
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 
-    async def _authenticate(self, request: Request) -> Principal:
+    async def _authenticate(self, rule: Rule, request: Request) -> Principal:
         rates = self._services.rates
         network = self._network(request)
         if network is not None:
             failures = rates.peek(RateBucket.AUTH_FAILURES, network)
             if not failures.allowed:
                 raise PostroomError("rate_limited", retry_after=failures.reset_after)
+        token = bearer(request.headers.get("authorization"))
         try:
-            return await self._services.verifier.verify(bearer(request.headers.get("authorization")))
+            if self._services.account is not None and token is not None and is_session(token):
+                session = await self._services.account.sessions.verify(token)
+            else:
+                principal = await self._services.verifier.verify(token)
+                if rule.reach is Reach.PERSON:
+                    raise PostroomError("permission_denied", details={"reason": "person_required"})
+                return principal
         except PostroomError as error:
             if network is not None and error.code == "unauthenticated":
                 rates.hit(RateBucket.AUTH_FAILURES, network)
             raise
+        return await self._of_session(rule, session, request.path_params)
+
+    async def _of_session(self, rule: Rule, session: PersonSession, path: dict[str, str]) -> Principal:
+        """Who a person is where the path leads (decisions E): themselves, somebody with a grant on the mailbox, a
+        member of the tenant, or who runs the deployment. Elsewhere looks like nowhere.
+        """
+        assert self._services.account is not None
+        sessions = self._services.account.sessions
+        if rule.reach is Reach.PERSON:
+            return sessions.as_person(session)
+        if rule.reach is Reach.IDENTITY_PATH:
+            found = await sessions.at_identity(session, path["identity_id"])
+            if found is None:
+                raise PostroomError("identity_not_found")
+            return found
+        operator = sessions.as_operator(session)
+        if rule.reach is Reach.TENANT_PATH:
+            found = await sessions.at_tenant(session, path["tenant_id"])
+            if operator is not None and (found is None or not rule.permissions <= found.permissions):
+                return operator
+            if found is None:
+                raise PostroomError("tenant_not_found")
+            return found
+        if rule.reach is Reach.RESOURCE and operator is not None:
+            return operator
+        raise PostroomError("scope_denied")
 
     def _network(self, request: Request) -> str | None:
         """A pseudonym of the client's network: an IPv4 address, a /64 of IPv6."""
@@ -171,7 +214,7 @@ def _check_level(rule: Rule, principal: Principal, path: dict[str, str]) -> None
 
     On another tenant the answer is that of a missing one, from where the owner is looked up.
     """
-    if principal.level in rule.levels:
+    if principal.level in rule.levels or rule.reach is Reach.PERSON:
         return
     if rule.reach is Reach.TENANT_PATH and path.get("tenant_id") != principal.tenant_public_id:
         return

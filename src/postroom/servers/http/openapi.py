@@ -13,7 +13,13 @@ VERSION: Final = "3.1.0"
 TITLE: Final = "Postroom API"
 API_VERSION: Final = "v1"
 
-_SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": "An API key, `pmk_…`."}}
+_SECURITY: Final = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, `pmk_…`, or the session of a person, `pms_…`.",
+    }
+}
 _JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/"
 _GENERAL_HEADERS: Final = ("Request-Id",)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from postroom.accounts.rates import RateLimiter
+from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.people import People
 from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import Clock
@@ -83,6 +85,10 @@ class HttpServices:
     """Octets of a request's body."""
     signing_keys: SigningKeys | None = None
     """Without it there is no route that rotates them."""
+    account: Account | None = None
+    """Without it people have no sessions, and their accounts no routes."""
+    people: People | None = None
+    """Without it there are no routes of a tenant's people."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

@@ -35,6 +35,8 @@ class Reach(StrEnum):
     IDENTITY_PATH = "identity_path"
     TENANT_FILTER = "tenant_filter"
     RESOURCE = "resource"
+    PERSON = "person"
+    """The caller's own account: for sessions, never for keys."""
 
 
 class Bucket(StrEnum):
@@ -42,6 +44,8 @@ class Bucket(StrEnum):
 
     NONE = "none"
     API = "api"
+    SESSION = "session"
+    """Requests of a person."""
     SEND = "send"
     """The sends of an identity, beside the caller's own requests."""
 
@@ -53,6 +57,8 @@ class Bucket(StrEnum):
                 return []
             case Bucket.API:
                 return ["api"]
+            case Bucket.SESSION:
+                return ["session"]
             case Bucket.SEND:
                 return ["api", "send"]
 
@@ -68,7 +74,7 @@ class Idempotency(StrEnum):
 
 ALL_LEVELS: Final = frozenset(Level)
 NOT_IDENTITY: Final = frozenset({Level.PLATFORM, Level.PARTNER, Level.TENANT})
-_WITHOUT_PERMISSION: Final = frozenset({Reach.PUBLIC, Reach.ANY_KEY})
+_WITHOUT_PERMISSION: Final = frozenset({Reach.PUBLIC, Reach.ANY_KEY, Reach.PERSON})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,9 @@ class Rule:
             raise ValueError(f"{self.operation}: only public routes and those for any key go without a permission")
         if public and (self.permissions or self.levels or self.bucket is not Bucket.NONE):
             raise ValueError(f"{self.operation}: a public route has no keys to ask for anything")
-        if not public and (not self.levels or self.bucket is Bucket.NONE):
+        if self.reach is Reach.PERSON and (self.permissions or self.levels):
+            raise ValueError(f"{self.operation}: people need no permission for their own account, and keys have no way")
+        if not public and (not (self.levels or self.reach is Reach.PERSON) or self.bucket is Bucket.NONE):
             raise ValueError(f"{self.operation}: a route with keys names their levels and a bucket")
         if unknown := [code for codes in self.errors.values() for code in codes if code not in ERRORS]:
             raise ValueError(f"{self.operation}: unknown error codes {unknown}")
@@ -122,7 +130,9 @@ class Rule:
             add("invalid_request", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress")
         if self.idempotency is Idempotency.REQUIRED:
             add("idempotency_key_required")
-        if not self.is_public:
+        if self.reach is Reach.PERSON:
+            add("unauthenticated", "permission_denied", "rate_limited", "unavailable")
+        elif not self.is_public:
             add("unauthenticated", "key_expired", "key_revoked", "rate_limited", "unavailable")
         if self.permissions:
             add("permission_denied", "scope_denied", "tenant_suspended", "partner_suspended")

@@ -126,7 +126,7 @@ async def _sign_in(session: Session, username: str, password: str) -> Done:
         return Done("", nothing=True)
     assert found.tenant_id is not None
     assert found.identity_id is not None
-    session.principal = found
+    session.signed_in(found)
     session.ref = MailboxRef(found.tenant_id, found.identity_id)
     session.reader.authenticated = True
     session.state = SessionState.AUTHENTICATED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +29,14 @@ class SignIn(Protocol):
         ...
 
 
+class Standing(Protocol):
+    """Knows when who signed in would not be let in any more (`accounts.Standing`)."""
+
+    def watch(self, principal: Principal, ended: Callable[[], None], /) -> Callable[[], None]:
+        """Have `ended` called then, once. Returns what ends the watch."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ImapServices:
     """The departments that IMAP speaks for."""
@@ -41,6 +50,8 @@ class ImapServices:
     live: LiveHub
     clock: Clock
     ids: IdGenerator
+    standing: Standing | None = None
+    """Without it sessions outlive what they were opened with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from postroom.imap import Code, SessionState
 from postroom.imap import commands as c
 from postroom.servers.imap.deflate import Deflater, Inflater
 from postroom.servers.imap.failures import Disconnected
-from postroom.servers.imap.session import Handler, Session, SharedState
+from postroom.servers.imap.session import SIGNED_OUT, Handler, Session, SharedState
 from postroom.servers.limits import ConnectionCounter, MemoryBudget, normalise_ip
 
 _log = base_log.get("servers.imap")
@@ -339,6 +339,8 @@ class ImapConnection(asyncio.Protocol):
             session.close()
         elif over or session.state is SessionState.LOGOUT or self._eof:
             self._finish()
+        elif session.is_dismissed:
+            self.say_bye(SIGNED_OUT)
         elif self._context.draining:
             self.drain()
         else:
@@ -367,6 +369,11 @@ class ImapConnection(asyncio.Protocol):
         """The listener is draining: say goodbye unless a command is under way."""
         if not self.is_busy:
             self.say_bye("Server is shutting down")
+
+    def dismiss(self, farewell: str) -> None:
+        """Say goodbye unless a command is under way, which ends with its answer."""
+        if not self.is_busy:
+            self.say_bye(farewell)
 
     def expire(self) -> None:
         """Patience with a draining session is over."""

@@ -51,6 +51,8 @@ from postroom.servers.limits import is_loopback
 
 _log = base_log.get("servers.imap")
 
+SIGNED_OUT: Final = "Signed out; sign in again"
+
 OUTPUT_CHUNK: Final = 64 * 1024
 """Octets that gather before they are written."""
 
@@ -91,6 +93,9 @@ class Wire(Protocol):
 
     def expect(self, seconds: float, farewell: str, /) -> None:
         """Without anything from the client for so long, say BYE and go."""
+
+    def dismiss(self, farewell: str, /) -> None:
+        """Say BYE and go, unless a command is under way."""
 
 
 @dataclass(slots=True)
@@ -156,9 +161,11 @@ class Session:
         "_in_flight",
         "_out",
         "_out_size",
+        "_unwatch",
         "append_target",
         "enabled",
         "gathered",
+        "is_dismissed",
         "login_failures",
         "principal",
         "reader",
@@ -192,6 +199,8 @@ class Session:
         self._executing: int | None = None
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
+        self._unwatch: Callable[[], None] = _nothing
+        self.is_dismissed = False
 
     # -- what a client may do
 
@@ -220,6 +229,17 @@ class Session:
             may_start_tls=self.may_start_tls,
             append_limit=self.shared.config.max_append_size,
         )
+
+    def signed_in(self, principal: Principal) -> None:
+        """The principal's from now on, for as long as what they gave counts."""
+        self.principal = principal
+        if self.services.standing is not None:
+            self._unwatch = self.services.standing.watch(principal, self._dismiss)
+
+    def _dismiss(self) -> None:
+        # What is under way ends with its answer; the next command is not begun (execute).
+        self.is_dismissed = True
+        self.wire.dismiss(SIGNED_OUT)
 
     # -- what the client asked for once and for all
 
@@ -453,6 +473,9 @@ class Session:
 
     async def execute(self, raw: RawCommand) -> None:
         """One command, from its text to its tagged answer."""
+        if self.is_dismissed:
+            self.bye(SIGNED_OUT)
+            raise Disconnected
         self.tag = raw.tag
         command: c.Command | None = None
         try:
@@ -507,6 +530,7 @@ class Session:
 
     def close(self) -> None:
         """The connection is gone."""
+        self._unwatch()
         self.deselect()
         self.state = SessionState.LOGOUT
 
@@ -516,6 +540,10 @@ def _was_to_be_saved(command: c.Command | None, failure: CommandError) -> bool:
     if isinstance(command, c.Search | c.Sort):
         return ReturnOption.SAVE in (command.returns or ())
     return isinstance(failure, NotSaved)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _literal_octets(event: object) -> int | None:

@@ -1,0 +1,159 @@
+"""What people do with their own account (decisions E, mail-server F). The caller is a session; one that an application
+password opened may look, and change no credential (F5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from postroom.accounts.audit import Actor, Entry, record
+from postroom.accounts.models import AppPassword, Person, PersonSession
+from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
+from postroom.accounts.service.app_passwords import AppPasswords
+from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.people import check_display_name
+from postroom.accounts.service.sessions import Sessions
+from postroom.accounts.service.two_step import Enrolment, TwoStep
+from postroom.accounts.store import people as people_store
+from postroom.accounts.store import reach
+from postroom.accounts.store import sessions as session_store
+from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
+from postroom.base.ids import IdGenerator
+from postroom.db import Database
+
+MAX_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A session and where its request comes from."""
+
+    session: PersonSession
+    remote: str
+    request_id: str | None = None
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(person=self.session.person_public_id, request_id=self.request_id)
+
+
+class Account:
+    """Use cases of one's own account."""
+
+    def __init__(
+        self,
+        db: Database,
+        ids: IdGenerator,
+        clock: Clock,
+        passwords: Passwords,
+        entrance: Entrance,
+        sessions: Sessions,
+        two_step: TwoStep,
+        app_passwords: AppPasswords,
+    ) -> None:
+        self._db, self._ids, self._clock, self._passwords = db, ids, clock, passwords
+        self.entrance, self.sessions = entrance, sessions
+        self.two_step, self.app_passwords = two_step, app_passwords
+
+    async def rename(self, caller: Caller, display_name: str) -> Person:
+        """Raises `invalid_request`."""
+        check_display_name(display_name)
+        async with self._db.transaction() as conn:
+            person = await people_store.rename(conn, caller.session.person_id, display_name, self._clock.now())
+        if person is None:
+            raise PostroomError("unauthenticated")
+        return person
+
+    async def mailboxes(
+        self, person_id: int, *, limit: int = 25, after: tuple[datetime, str] | None = None
+    ) -> list[reach.MailboxOf]:
+        """Mailboxes that the person may open, the newest grant first."""
+        async with self._db.acquire() as conn:
+            return await reach.mailboxes(conn, person_id, min(max(limit, 1), MAX_PAGE), after)
+
+    async def change_password(self, caller: Caller, current: str, new: str) -> None:
+        """A new password. Every other session ends, and every connection of a mail program (F1).
+
+        Raises `permission_denied` for an application password, `invalid_request`, `invalid_credentials`,
+        `too_many_attempts`, `unavailable`.
+        """
+        session = caller.session
+        _refuse_app_password(session)
+        check_policy(new)
+        known = await self.entrance.confirm_password(
+            session.person_id, session.person_public_id, current, caller.remote
+        )
+        try:
+            hashed = await self._passwords.hash(new)
+        except HashingOverloaded:
+            raise PostroomError("unavailable", retry_after=2) from None
+        now = self._clock.now()
+        async with self._db.transaction() as conn:
+            if not await people_store.change_password(conn, session.person_id, known.epoch, hashed, now):
+                # Somebody else was first, perhaps who reset it because it had leaked.
+                raise PostroomError("invalid_credentials")
+            await session_store.revoke_all(conn, session.person_id, now, but=session.id)
+            entry = Entry("person.password_change", "person", session.person_public_id)
+            await record(conn, self._ids, now, caller.actor, entry)
+        self.sessions.announce(session.person_public_id)
+
+    async def enrol(self, caller: Caller) -> Enrolment:
+        """Raises `permission_denied`, `totp_enabled`."""
+        _refuse_app_password(caller.session)
+        return await self.two_step.enrol(await self.sessions.person(caller.session))
+
+    async def confirm(self, caller: Caller, code: str) -> tuple[str, ...]:
+        """The recovery codes, shown once. Raises `permission_denied` and as `TwoStep.confirm`."""
+        _refuse_app_password(caller.session)
+        person = await self.sessions.person(caller.session)
+        return await self.two_step.confirm(person, code, caller.actor, session_id=caller.session.id)
+
+    async def disable(self, caller: Caller, password: str, code: str) -> None:
+        """Wants both steps once more. Raises `permission_denied`, `totp_not_enabled`, `invalid_credentials`,
+        `too_many_attempts`, `unavailable`.
+        """
+        await self.two_step.disable(await self._again(caller, password), code, caller.actor)
+
+    async def replace_recovery_codes(self, caller: Caller, password: str, code: str) -> tuple[str, ...]:
+        """Ten new ones, shown once. Raises as `disable`."""
+        return await self.two_step.replace_codes(await self._again(caller, password), code, caller.actor)
+
+    async def create_app_password(self, caller: Caller, label: str) -> tuple[AppPassword, str]:
+        """Raises `permission_denied`, `invalid_request`, `app_password_limit_reached`."""
+        _refuse_app_password(caller.session)
+        return await self.app_passwords.create(await self.sessions.person(caller.session), label, caller.actor)
+
+    async def revoke_app_password(self, caller: Caller, public_id: str) -> None:
+        """Raises `permission_denied`, `app_password_not_found`."""
+        _refuse_app_password(caller.session)
+        await self.app_passwords.revoke(await self.sessions.person(caller.session), public_id, caller.actor)
+
+    async def revoke_session(self, caller: Caller, public_id: str) -> None:
+        """Raises `permission_denied`, `session_not_found`."""
+        _refuse_app_password(caller.session)
+        await self.sessions.revoke(await self.sessions.person(caller.session), public_id, caller.actor)
+
+    async def revoke_other_sessions(self, caller: Caller) -> None:
+        """Sign out everywhere else, mail programs too. Raises `permission_denied`."""
+        _refuse_app_password(caller.session)
+        person = await self.sessions.person(caller.session)
+        await self.sessions.revoke_all(person, caller.actor, but=caller.session.id)
+
+    async def revoke_device(self, caller: Caller, public_id: str) -> None:
+        """Raises `permission_denied`, `device_not_found`."""
+        _refuse_app_password(caller.session)
+        await self.sessions.revoke_device(await self.sessions.person(caller.session), public_id, caller.actor)
+
+    async def _again(self, caller: Caller, password: str) -> Person:
+        _refuse_app_password(caller.session)
+        session = caller.session
+        await self.entrance.confirm_password(session.person_id, session.person_public_id, password, caller.remote)
+        return await self.sessions.person(session)
+
+
+def _refuse_app_password(session: PersonSession) -> None:
+    if session.app_password_id is not None:
+        raise PostroomError("permission_denied", details={"reason": "app_password"})

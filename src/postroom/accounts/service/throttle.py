@@ -1,0 +1,130 @@
+"""How often somebody may try (mail-server F3). The counters are the database's, shared by all nodes (decision 0014)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from postroom.accounts.store import counters
+from postroom.base.clock import Clock
+from postroom.db import Database
+
+WINDOW: Final = timedelta(seconds=60)
+_WAITERS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlePolicy:
+    """F3. `failures` in a row lock an account; three times as many from one network lock that; both for `seconds`."""
+
+    failures: int = 10
+    seconds: int = 900
+
+    @property
+    def network_failures(self) -> int:
+        return 3 * self.failures
+
+
+class Throttle:
+    """Failures of accounts and networks, and turns: attempts on one account follow one another within a process.
+
+    Failures are counted after the verification: guesses in flight can exceed the account's limit by one for each
+    other process, and the network's limit by what the hashing pool holds.
+    """
+
+    def __init__(self, db: Database, clock: Clock, hash_key: bytes, policy: ThrottlePolicy) -> None:
+        self._db, self._clock, self._hash_key = db, clock, hash_key
+        self.policy = policy
+        self._turns: dict[str, _Turn] = {}
+
+    def network(self, remote: str) -> str:
+        """What failures from an IP address are counted under."""
+        return self._subject("net", client_network(remote))
+
+    def account(self, value: str) -> str:
+        """What failures of an account are counted under: an id, or an address that is nobody's."""
+        return self._subject("account", value)
+
+    def second_step(self, person_public_id: str) -> str:
+        """What wrong codes of a person are counted under. Only a right code begins it anew: mail programs, which sign
+        in without one all day, do not."""
+        return self._subject("totp", person_public_id)
+
+    async def locked_for(self, subject: str, limit: int | None = None, seconds: int | None = None) -> int:
+        """Seconds until the subject may try again; 0 means now. `limit` and `seconds` are the account's by default."""
+        limit = self.policy.failures if limit is None else limit
+        now = self._clock.now()
+        # A window counts until its last moment is `seconds` old, so a lock never lasts less than that.
+        span = timedelta(seconds=self.policy.seconds if seconds is None else seconds) + WINDOW
+        async with self._db.acquire() as conn:
+            windows = await counters.failures(conn, subject, now - span)
+        total = 0
+        for start, count in windows:
+            total += count
+            if total >= limit:
+                return max(1, round((start + span - now).total_seconds()))
+        return 0
+
+    async def network_locked_for(self, network: str) -> int:
+        return await self.locked_for(network, self.policy.network_failures)
+
+    async def failed(self, *subjects: str) -> None:
+        async with self._db.acquire() as conn:
+            await counters.add_failure(conn, subjects, _window_start(self._clock.now()))
+
+    async def succeeded(self, *subjects: str) -> None:
+        async with self._db.acquire() as conn:
+            for subject in subjects:
+                await counters.reset_failures(conn, subject)
+
+    @asynccontextmanager
+    async def turn(self, account: str) -> AsyncIterator[bool]:
+        """One attempt on an account after the other; False when too many are waiting."""
+        turn = self._turns.setdefault(account, _Turn(asyncio.Lock()))
+        if turn.users >= _WAITERS:
+            yield False
+            return
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield True
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                self._turns.pop(account, None)
+
+    def _subject(self, kind: str, value: str) -> str:
+        digest = hmac.new(self._hash_key, f"{kind}:{value}".encode("utf-8", "surrogatepass"), hashlib.sha256)
+        return f"{kind}:{digest.hexdigest()[:32]}"
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock
+    users: int = 0
+
+
+def client_network(remote: str) -> str:
+    """What failures are counted by: an IPv4 address, or the /64 of an IPv6 address. Anything else is a network of its
+    own.
+    """
+    try:
+        ip = ipaddress.ip_address(remote.partition("%")[0])
+    except ValueError:
+        return remote
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
+
+
+def _window_start(now: datetime) -> datetime:
+    return now.replace(second=0, microsecond=0)

@@ -1,0 +1,65 @@
+"""`postroom person`: what people sign in with, as the operator of the host sees it."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+
+from postroom.accounts import totp
+from tests.cli.driver import PASSWORD, Cli
+
+ADA = "ada@agents.example"
+
+
+@pytest.fixture
+def ada(cli: Cli) -> str:
+    made = cli.json("person", "create", "ada", "--password-stdin", stdin=f"{PASSWORD}\n")
+    return str(made["id"])
+
+
+@pytest.mark.covers("mail-server:H4", "mail-server:F5")
+def test_application_passwords(cli: Cli, ada: str) -> None:
+    made = cli.json("person", "app-password", "create", ADA, "--label", "Phone")
+    assert made["password"].startswith("ap_")
+    shown = cli("person", "app-password", "create", ada, "--label", "Laptop")
+    assert shown.out.startswith("ap_")
+    listed = cli("person", "app-password", "list", ADA, "--json")
+    assert [one["label"] for one in listed.document["data"]] == ["Laptop", "Phone"]
+    assert made["password"] not in listed.out
+    assert "Phone" in cli("person", "app-password", "list", ADA).out
+    assert cli("person", "app-password", "revoke", ADA, made["id"]).code == 0
+    again = cli("person", "app-password", "revoke", ADA, made["id"], "--json")
+    assert (again.code, again.error["code"]) == (5, "app_password_not_found")
+
+
+@pytest.mark.covers("mail-server:F4")
+def test_two_step_verification(cli: Cli, ada: str) -> None:
+    begun = cli.json("person", "totp", "enable", ADA)
+    assert begun["uri"].startswith("otpauth://totp/")
+    secret = base64.b32decode(begun["secret"])
+    wrong = cli("person", "totp", "enable", ADA, "--code", "x", "--json")
+    assert wrong.error["code"] == "invalid_credentials"
+    now = totp.step_of(datetime.now(UTC))
+    done = cli.json("person", "totp", "enable", ADA, "--code", totp.code_at(secret, now))
+    assert len(done["recovery_codes"]) == 10
+    assert cli.json("person", "totp", "show", ADA)["recovery_codes_left"] == 10
+    assert cli.json("person", "show", ADA)["totp"] == "enabled"
+    assert cli("person", "totp", "disable", ADA).code == 2
+    assert cli("person", "totp", "disable", ADA, "--yes").code == 0
+    assert cli("person", "totp", "disable", ADA, "--yes", "--json").error["code"] == "totp_not_enabled"
+
+
+def test_disabled_and_enabled(cli: Cli, ada: str) -> None:
+    assert cli.json("person", "disable", ADA)["enabled"] is False
+    assert cli.json("person", "show", ada)["enabled"] is False
+    assert "enabled" in cli("person", "enable", ada).out
+    assert cli.json("person", "show", ada)["enabled"] is True
+
+
+def test_sessions(cli: Cli, ada: str) -> None:
+    assert cli.json("person", "sessions", "list", ADA)["data"] == []
+    assert cli("person", "sessions", "revoke", ADA).code == 0
+    missing = cli("person", "sessions", "revoke", ADA, "ses_x", "--json")
+    assert (missing.code, missing.error["code"]) == (5, "session_not_found")
