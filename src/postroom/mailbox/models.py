@@ -258,6 +258,8 @@ class NewMessage:
     """`messages.status`; None: what the direction says."""
     filing: Filing | None = None
     """None: its headers alone say which thread it belongs to."""
+    uid: int = 0
+    """The UID that it had elsewhere and is to have here; it gets the next one above where that is not free any more."""
 
 
 @dataclass(frozen=True, slots=True)
