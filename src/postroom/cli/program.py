@@ -36,6 +36,8 @@ COMMANDS: Final = {
         "queue": "queue",
         "dkim": "dkim",
         "storage": "storage",
+        "import": "imports",
+        "export": "exports",
         "config": "config",
         "healthcheck": "healthcheck",
         "version": "version",
