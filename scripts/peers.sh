@@ -1,12 +1,13 @@
 #!/bin/sh
 # The mail servers and clients that tests/interop talks to, from Debian's packages: Postfix is installed where it is
-# missing; Exim, OpenSMTPD and swaks, which conflict with it or with what is there, are only unpacked, into
+# missing; Exim, OpenSMTPD, swaks, isync, OfflineIMAP and mutt, some of which conflict with it, are only unpacked, into
 # $POSTROOM_TEST_PEERS (by default /var/cache/postroom-peers). Needs Debian or a child of it, and root for Postfix.
 set -eu
 
 place=${POSTROOM_TEST_PEERS:-/var/cache/postroom-peers}
 unpacked="exim4-daemon-light opensmtpd swaks libnet-ssleay-perl libnss-wrapper"
-stamp="2; $unpacked; $(dpkg --print-architecture); $(cat /etc/debian_version)"
+unpacked="$unpacked isync mutt offlineimap3 python3-imaplib2 python3-rfc6555 python3-distro"
+stamp="3; $unpacked; $(dpkg --print-architecture); $(cat /etc/debian_version)"
 
 say() { echo "peers: $*" >&2; }
 

@@ -36,6 +36,7 @@ from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailauth import organisational
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
+from postroom.mailbox.pins import lift_pins
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
 from postroom.mailbox.sweep import BlobSweep
@@ -45,7 +46,15 @@ from postroom.net import tls
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
 from postroom.outbound.wires import STORED
-from postroom.sending import OUTBOUND_CHANNEL, Inside, MailOut, forwarding_of, return_paths_of, returns_of
+from postroom.sending import (
+    OUTBOUND_CHANNEL,
+    Inside,
+    MailOut,
+    address_bounces_of,
+    forwarding_of,
+    return_paths_of,
+    returns_of,
+)
 from postroom.servers.http.app import create_http
 from postroom.servers.http.bodies import max_body
 from postroom.servers.http.cursors import CursorKey, CursorKeys
@@ -149,6 +158,7 @@ class Node:
             local_mailbox=self._local_mailbox,
             tokens=TokenReader(ThreadTokens(core.signing_keys, core.clock), core.clock, core.secrets.hash_key),
             judge=judge_of(core, lambda name: self.mail_out.keys.published(name)),
+            bounces=address_bounces_of(core, self.parser, changed=self._changed),
         )
         self.forwarding = forwarding_of(core, self.parser, self.local_domains.has, lambda: self.mail_out.outlet)
         self.return_paths = return_paths_of(core)
@@ -257,9 +267,6 @@ class Node:
         async def role_mail(address: str, mail_from: str) -> Addressee | Refusal:
             return await self.reception.resolve(address, mail_from)
 
-        def changed(ref: MailboxRef, modseq: int) -> None:
-            self.core.live.changed(ref.mailbox_id, modseq)
-
         returns = returns_of(
             self.core,
             self.return_paths,
@@ -267,9 +274,12 @@ class Node:
             self.receiver,
             role_mail=role_mail,
             directory=self.directory.resolve,
-            changed=changed,
+            changed=self._changed,
         )
         return [returns, self.forwarding]
+
+    def _changed(self, ref: MailboxRef, modseq: int) -> None:
+        self.core.live.changed(ref.mailbox_id, modseq)
 
     async def _local_mailbox(self, address: str) -> Recipient | None:
         """Whose a header address is; nothing is asked about domains that are not ours."""
@@ -409,6 +419,9 @@ class Node:
         async def sends() -> None:
             await self.mail_out.sending.ledger.prune()
 
+        async def pins() -> None:
+            await lift_pins(core.database, core.clock.now())
+
         async def attempts() -> None:
             await prune_attempts(core.database, core.clock, timedelta(days=core.settings.queue.retention_days))
 
@@ -436,6 +449,7 @@ class Node:
             Periodic("prune_events", timedelta(minutes=10), events),
             Periodic("prune_verifications", timedelta(minutes=10), verifications),
             Periodic("prune_sends", timedelta(minutes=10), sends),
+            Periodic("lift_pins", timedelta(minutes=10), pins),
             Periodic("prune_attempts", timedelta(minutes=10), attempts),
             Periodic("clear_relays", timedelta(minutes=10), relays),
             Periodic("sweep_staging", timedelta(hours=1), staging),

@@ -27,19 +27,22 @@ from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.net.mx import RoutePolicy
 from postroom.outbound.accept import Acceptance, Also
+from postroom.outbound.address_bounces import AddressBounces
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
 from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.fallback import Fallback
+from postroom.outbound.file_links import FileLinks
 from postroom.outbound.forwarding import Forwarding
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Changed, Outcomes
-from postroom.outbound.policy import SendRules
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.return_paths import ReturnPaths, own_sender
 from postroom.outbound.returns import Resolve, Returns
 from postroom.outbound.routes import RelayUse, Routes
 from postroom.outbound.rules import RetryPolicy
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.settling import Telling
 from postroom.outbound.signing import DkimKeys
 from postroom.outbound.submission import Submission, SubmissionLimits
@@ -119,6 +122,7 @@ class Outlet:
             route=routes.route,
             resource=shapes.message,
             rules=rules,
+            links=FileLinks(core.signing_keys, core.ids, core.clock, api_host=settings.api_host),
         )
         return cls(keys, routes, acceptance, sending, rules)
 
@@ -176,6 +180,19 @@ def returns_of(
         role_mail=role_mail,
         directory=directory,
         platform_domain=core.settings.platform_domain,
+        changed=changed,
+    )
+
+
+def address_bounces_of(core: Core, parser: Parser, *, changed: Changed) -> AddressBounces:
+    """What sorts the bounces that come to addresses."""
+    return AddressBounces(
+        core.database,
+        core.blobs,
+        parser,
+        core.clock,
+        core.ids,
+        relay=core.settings.queue.relay_host,
         changed=changed,
     )
 
@@ -342,6 +359,16 @@ class MailOut:
             retry_unknown=settings.queue.unknown_outcome is UnknownOutcome.RETRY,
             telling=Telling(settings.queue.bounce_on_failure, timedelta(seconds=delay) if delay else None),
         )
+        fallback = Fallback(
+            core.database,
+            core.blobs,
+            core.clock,
+            core.ids,
+            sign=self.keys.sign,
+            mint=ThreadTokens(core.signing_keys, core.clock).mint,
+            route=self.routes.route,
+            offload=self._inside.parser.run,
+        )
         return Dispatcher(
             core.database,
             core.blobs,
@@ -351,6 +378,7 @@ class MailOut:
             sign=self.keys.sign,
             offload=self._inside.parser.run,
             marketing_direct=settings.outbound.marketing_direct,
+            fall_back=fallback.switch,
             return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs
@@ -409,6 +437,7 @@ __all__ = [
     "Inside",
     "MailOut",
     "Outlet",
+    "address_bounces_of",
     "dkim_keys_of",
     "forwarding_of",
     "open_outlet",

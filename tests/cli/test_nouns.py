@@ -201,7 +201,7 @@ def test_signing_keys(cli: Cli) -> None:
     cli.json("tenant", "create", "acme")
     listed = cli.json("key", "ring")["data"]
     assert [(one["purpose"], one["kid"], one["state"], one["verify_until"]) for one in listed] == [
-        (purpose, "0", "signing", None) for purpose in ("thread", "bounce", "forward")
+        (purpose, "0", "signing", None) for purpose in ("thread", "bounce", "forward", "link")
     ]
     turned = cli.json("key", "rotate", "thread")
     assert (turned["kid"], turned["previous"]["kid"], turned["previous"]["revoked"]) == ("1", "0", False)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.accounts.confusables import fold
 from postroom.accounts.names import PERSON_NAMES, ROLE_NAMES, SERVICE_NAMES, NameClass, suffix_of
 from postroom.base.errors import PostroomError
 from postroom.directory.usernames import MAX_ALIAS, validate_username
+from postroom.mail.confusables import fold
 
 PLATFORM, TENANT = NameClass.PLATFORM, NameClass.TENANT
 

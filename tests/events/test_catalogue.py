@@ -79,6 +79,20 @@ async def test_payloads_are_as_the_contract_says(db: Database, clock: ManualCloc
     assert set(first) == {"message", "thread_id", "trust", "extracted_text", "extracted_text_truncated", "attachments"}
 
 
+@pytest.mark.covers("FR-WH-4", "edge:B9")
+async def test_encrypted_mail_has_no_text(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
+    (box,) = await make_boxes(db, ids, clock)
+    raw = (
+        b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: multipart/encrypted; boundary=b\r\n\r\n"
+        b"--b\r\nContent-Type: application/pgp-encrypted\r\n\r\nVersion: 1\r\n--b--\r\n"
+    )
+    await stored(db, Pen(ids, clock), box, raw)
+    ((event,),) = [await events(db, box)]
+    found = json.loads(event["payload"])
+    CONTRACT.validate(found)
+    assert (found["data"]["extracted_text"], found["data"]["extracted_text_truncated"]) == (None, False)
+
+
 @pytest.mark.covers("FR-WH-4")
 async def test_text_is_cut_at_a_character(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
     (box,) = await make_boxes(db, ids, clock)

@@ -13,7 +13,7 @@ from postroom.mail.automation import MAX_JSON_BYTES, classify
 from postroom.mail.dsn import Action, DeliveryReport, ReportClass, parse_dsn
 from postroom.mail.mdn import parse_mdn
 from postroom.mail.safety import Risk, inspect
-from postroom.mail.tnef import MAX_ATTACHMENTS, unpack
+from postroom.mail.tnef import FRAME_BYTES, MAX_ATTACHMENTS, unpack
 
 
 def dsn_parse(data: bytes) -> None:
@@ -63,7 +63,7 @@ def tnef_parse(data: bytes) -> None:
     if found is None:
         return
     assert len(found.attachments) <= MAX_ATTACHMENTS
-    assert sum(len(item.data) for item in found.attachments) <= 2 * len(data)
+    assert sum(len(item.data) for item in found.attachments) <= 2 * len(data) + FRAME_BYTES
     for item in found.attachments:
         assert item.filename is None or not {"/", "\\", "\x00", "\n"} & set(item.filename)
         assert item.content_type.count("/") == 1

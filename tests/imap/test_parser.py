@@ -23,7 +23,16 @@ from postroom.imap.wire import CommandReader, RawCommand
 EVERYTHING = ParserOptions(
     capabilities=frozenset(
         {"CONDSTORE", "OBJECTID", "SAVEDATE", "PREVIEW", "BINARY", "ESEARCH", "SEARCHRES", "WITHIN", "MULTIAPPEND"}
-        | {"CREATE-SPECIAL-USE", "STATUS=SIZE", "IMAP4rev2", "APPENDLIMIT"}
+        | {
+            "QRESYNC",
+            "QUOTA=RES-STORAGE",
+            "CREATE-SPECIAL-USE",
+            "STATUS=SIZE",
+            "IMAP4rev2",
+            "APPENDLIMIT",
+            "CATENATE",
+            "REPLACE",
+        }
     )
 )
 UTF8 = ParserOptions(utf8=True)
@@ -73,6 +82,21 @@ FOLDERS: list[tuple[bytes, c.Command]] = [
     (b"select Entw&APw-rfe", c.Select("Entwürfe")),
     (b'SELECT "A \\"B\\""', c.Select('A "B"')),
     (b'SELECT "INBOX" (CONDSTORE)', c.Select("INBOX", False, (c.CondStore(),))),
+    (b"SELECT a (QRESYNC (67890007 20050715))", c.Select("a", False, (c.QResync(67890007, 20050715),))),
+    (
+        b"EXAMINE a (QRESYNC (1 2 41,43:211 (1:3 5:7)))",
+        c.Select("a", True, (c.QResync(1, 2, SequenceSet(((41, 41), (43, 211)))),)),
+    ),
+    (b"SELECT a (QRESYNC (1 2 (1 5)) CONDSTORE)", c.Select("a", False, (c.QResync(1, 2), c.CondStore()))),
+    (b'GETQUOTA ""', c.GetQuota("")),
+    (b"GETQUOTAROOT inbox", c.GetQuotaRoot("INBOX")),
+    (b"COMPRESS deflate", c.Compress("DEFLATE")),
+    (
+        b"GETMETADATA (MAXSIZE 1024 DEPTH 1) inbox (/shared/A /private/b/c)",
+        c.GetMetadata("INBOX", ("/shared/a", "/private/b/c"), 1024, 1),
+    ),
+    (b'GETMETADATA "" (DEPTH infinity) /private/b', c.GetMetadata("", ("/private/b",), None, None)),
+    (b'SETMETADATA a (/shared/x "y" /shared/z NIL)', c.SetMetadata("a", (("/shared/x", b"y"), ("/shared/z", None)))),
     (b"EXAMINE a]b/c", c.Select("a]b/c", read_only=True)),
     (b"CREATE Work/2026/", c.Create("Work/2026")),
     (b"CREATE MySent (USE (\\sent))", c.Create("MySent", ("\\Sent",))),
@@ -119,6 +143,12 @@ FOLDERS: list[tuple[bytes, c.Command]] = [
     ),
     (b"STATUS x ( size HIGHESTMODSEQ )", c.StatusCommand("x", (M.SIZE, M.HIGHESTMODSEQ))),
 ]
+
+
+def _catenated(flags: tuple[str, ...], text: bytes, *urls: bytes) -> c.AppendMessage:
+    return c.AppendMessage(flags, None, b"", parts=(*((text,) if text else ()), *map(c.UrlPart, urls)))
+
+
 MESSAGES: list[tuple[bytes, c.Command]] = [
     (b"APPEND INBOX {4+}\r\na\0\r\n", c.Append("INBOX", (c.AppendMessage((), None, b"a\0\r\n"),))),
     (
@@ -139,6 +169,19 @@ MESSAGES: list[tuple[bytes, c.Command]] = [
                 c.AppendMessage((), JULY, b"\0", binary=True),
             ),
         ),
+    ),
+    (
+        b'APPEND a (\\Seen) CATENATE (TEXT {2+}\r\n1\n URL "/b;UIDVALIDITY=3/;UID=2/;SECTION=1" url {6+}\r\n;UID=9)',
+        c.Append("a", (_catenated(("$seen",), b"1\n", b"/b;UIDVALIDITY=3/;UID=2/;SECTION=1", b";UID=9"),)),
+    ),
+    (
+        b'APPEND a CATENATE (URL ";UID=1") {1+}\r\nx',
+        c.Append("a", (_catenated((), b"", b";UID=1"), c.AppendMessage((), None, b"x"))),
+    ),
+    (b"REPLACE * Drafts {1+}\r\nx", c.Replace(numbers(b"*"), "Drafts", c.AppendMessage((), None, b"x"))),
+    (
+        b'uid replace 7 {6+}\r\nDrafts (\\Draft) "17-Jul-1996 02:44:25 -0700" ~{2+}\r\n\0y',
+        c.Replace(numbers(b"7"), "Drafts", c.AppendMessage(("$draft",), JULY, b"\0y", binary=True), uid=True),
     ),
     (b"CHECK", c.Check()),
     (b"CLOSE", c.Close()),
@@ -324,6 +367,15 @@ def test_fetch_modifiers() -> None:
         b"APPEND a (b(c)) {1+}\r\nx",
         b"APPEND a (b)",
         b"APPEND a ~{2+}\r\nab c",
+        b"APPEND a CATENATE ()",
+        b"APPEND a CATENATE (TEXT x)",
+        b"APPEND a CATENATE (UTF8 (~{1+}\r\nx))",
+        b"APPEND a CATENATE (TEXT {1+}\r\nx URL)",
+        b"REPLACE 1:2 a {1+}\r\nx",
+        b"REPLACE 1,2 a {1+}\r\nx",
+        b"REPLACE $ a {1+}\r\nx",
+        b"REPLACE 1 a {1+}\r\nx {1+}\r\ny",
+        b"UID REPLACE a {1+}\r\nx",
         b"FETCH",
         b"FETCH 1",
         b"FETCH 0 FLAGS",
@@ -399,6 +451,8 @@ def test_bad_commands(line: bytes) -> None:
         b"APPEND a {1+}\r\nx {1+}\r\ny",
         b"CREATE a (USE (\\Sent))",
         b"APPEND a UTF8 (~{1+}\r\nx)",
+        b"APPEND a CATENATE (TEXT {1+}\r\nx)",
+        b"REPLACE 1 a {1+}\r\nx",
         b"STORE 1 (UNCHANGEDSINCE 5) FLAGS ()",
     ],
 )
@@ -427,6 +481,34 @@ def test_utf8_names_when_enabled() -> None:
         parse('SELECT "Entwürfe"'.encode())
     message = c.AppendMessage((), None, b"x", binary=True, utf8=True)
     assert parse(b"APPEND a UTF8 (~{1+}\r\nx)", UTF8) == c.Append("a", (message,))
+    with pytest.raises(BadCommand):
+        parse(b'SEARCH SUBJECT "\xe9"', UTF8)
+
+
+@pytest.mark.covers("RFC 6855 §3")
+def test_utf8_in_quotes_is_a_name_also_before_it_is_enabled() -> None:
+    offered = ParserOptions(capabilities=frozenset({"UTF8=ACCEPT"}))
+    assert parse('SELECT "Entwürfe"'.encode(), offered) == c.Select("Entwürfe")
+    assert parse(b"SELECT Entw&APw-rfe", offered) == c.Select("Entwürfe")
+    with pytest.raises(BadCommand):
+        parse(b'SELECT "\xe9"', offered)
+
+
+@pytest.mark.covers("RFC 6855 §3")
+def test_no_charset_beside_utf8() -> None:
+    assert parse(b"SEARCH CHARSET UTF-8 ALL", ParserOptions(utf8=True)) == c.Search(And(), "UTF-8")
+    with pytest.raises(BadCommand):
+        parse(b"SEARCH CHARSET UTF-8 ALL", ParserOptions(utf8=True, charsets=False))
+
+
+@pytest.mark.covers("RFC 8970 §6")
+def test_preview_before_modifiers_of_fetch() -> None:
+    lazy = parse(b"FETCH 1 PREVIEW ( LAZY ) (CHANGEDSINCE 5)")
+    assert lazy == c.Fetch(numbers(b"1"), simple(A.PREVIEW_LAZY), (ChangedSince(5),))
+    assert parse(b"FETCH 1 PREVIEW (CHANGEDSINCE 5)") == c.Fetch(numbers(b"1"), simple(A.PREVIEW), (ChangedSince(5),))
+    for wrong in (b"FETCH 1 PREVIEW (LAZY x)", b"FETCH 1 PREVIEW (x)", b"FETCH 1 (PREVIEW (x))"):
+        with pytest.raises(BadCommand):
+            parse(wrong)
 
 
 def test_passwords_are_not_shown() -> None:

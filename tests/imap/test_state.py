@@ -23,7 +23,8 @@ def all_commands(base: type[c.Command] = c.Command) -> set[type[c.Command]]:
 @pytest.mark.covers("mail-server:D1")
 def test_every_command_has_its_states() -> None:
     assert set(COMMAND_STATES) == all_commands()
-    assert len(COMMANDS) == 30
+    # EXAMINE is a Select, and Done has no name of its own.
+    assert len(COMMANDS) == len(COMMAND_STATES)
     assert all(S.LOGOUT not in states for states in COMMAND_STATES.values())
 
 

@@ -43,6 +43,7 @@ from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
+from tests.imap_server import grammar
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
@@ -74,12 +75,15 @@ def mail(subject: str = "Hello", text: str = "Hello there.", **headers: str) -> 
 
 
 class Client:
-    """One connection. `ask` sends a command and gives every line of its answer, literals in place, without CRLF."""
+    """One connection. `ask` sends a command and gives every line of its answer, literals in place, without CRLF. Every
+    line is read by a strict grammar."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self._number = 0
+        self.utf8 = False
+        """Whether quoted strings may hold UTF-8: the client said with ENABLE that it can read them."""
 
     @classmethod
     async def connect(cls, port: int, **options: Any) -> "Client":
@@ -96,7 +100,12 @@ class Client:
             line += piece
             literal = re.search(rb"\{(\d+)\}\r\n$", piece)
             if not literal:
-                return line.removesuffix(b"\r\n")
+                line = line.removesuffix(b"\r\n")
+                if line:
+                    grammar.check(line, utf8=self.utf8)
+                    said = line.upper()
+                    self.utf8 |= said.startswith(b"* ENABLED") and (b"UTF8=ACCEPT" in said or b"IMAP4REV2" in said)
+                return line
             line += await asyncio.wait_for(self.reader.readexactly(int(literal[1])), DEADLINE)
 
     async def until(self, tag: bytes) -> list[bytes]:

@@ -22,6 +22,16 @@ ELSEWHERE = {
     "SPECIAL-USE",
     "CONDSTORE",  # test_modseq
     "QRESYNC",
+    "QUOTA",  # test_quota
+    "QUOTA=RES-STORAGE",
+    "COMPRESS=DEFLATE",  # test_compress
+    "METADATA",  # test_metadata
+    "MULTIAPPEND",  # test_multiappend
+    "CATENATE",  # test_catenate
+    "REPLACE",  # test_replace
+    "BINARY",  # test_binary
+    "UTF8=ACCEPT",  # test_utf8
+    "PREVIEW",  # test_preview
 }
 
 

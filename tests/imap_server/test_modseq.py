@@ -149,6 +149,37 @@ async def test_another_uidvalidity_is_no_point_to_start_from(office: Any) -> Non
     assert not any(b"FETCH" in line for line in await client.ok(b"SELECT INBOX (QRESYNC (1 1))"))
 
 
+@pytest.mark.covers("RFC 7162 §3.2.5")
+async def test_what_goes_while_a_client_catches_up(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another session brings on the view that both look at: numbers and flags are still of the same messages."""
+    other, reader = await office.client(), await office.client(None)
+    for _ in range(4):
+        await other.append(NOTE)
+    await reader.ok(b"ENABLE QRESYNC")
+    lines = await reader.ok(b"SELECT INBOX")
+    validity = int(re.search(rb"UIDVALIDITY (\d+)", b"\n".join(lines))[1])  # type: ignore[index]  # it is there
+    await reader.ok(b"UNSELECT")
+    for uid, words in ((2, b"\\Flagged"), (3, b"work"), (4, b"\\Seen"), (1, b"\\Deleted")):
+        await other.ok(b"UID STORE %d +FLAGS (%b)" % (uid, words))
+    reads = office.boxes.reads
+    found = reads.removed_since
+
+    async def late(*arguments: Any) -> Any:
+        removed = await found(*arguments)
+        await other.ok(b"EXPUNGE")
+        return removed
+
+    monkeypatch.setattr(type(reads), "removed_since", lambda _, *arguments: late(*arguments))
+    told = await reader.ok(b"SELECT INBOX (QRESYNC (%d %d))" % (validity, _modseq(lines)))
+    shown = [re.sub(rb" MODSEQ \(\d+\)", b"", line) for line in told if b"FETCH" in line]
+    assert shown == [
+        b"* 2 FETCH (UID 2 FLAGS (\\Flagged))",
+        b"* 3 FETCH (UID 3 FLAGS (work))",
+        b"* 4 FETCH (UID 4 FLAGS (\\Seen))",
+    ]
+    assert b"* VANISHED 1" in await reader.ok(b"NOOP")
+
+
 class Cache:
     """What a client that keeps a copy of a mailbox knows of it: the flags of each UID, and how far it is."""
 

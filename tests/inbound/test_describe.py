@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from base64 import b64encode
 from dataclasses import astuple
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.inbound.describe import MAX_ATTACHMENTS, MAX_RECIPIENTS, describe
+from postroom.inbound.describe import MAX_ATTACHMENTS, MAX_RECIPIENTS, describe, describe_quickly
+from postroom.inbound.packed import taken_out
 from postroom.mail.content import safe_html
 from postroom.mailbox.models import Content, RecipientKind
-from tests.mail.containers import Packed, tnef
+from tests.mail.containers import STRING8, UNICODE, Packed, Prop, embedded, tnef
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TRACE = b"Return-Path: <>\r\nReceived: from x; Tue, 01 Jan 2030 00:00:00 +0000\r\n"
@@ -135,7 +137,9 @@ def test_no_sender_or_several() -> None:
 def test_bytes_that_are_no_text_degrade() -> None:
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: text/plain; charset=%s\r\n\r\n"
     assert describe(TRACE, head % b"windows-1252" + b"Gr\xfc\xdfe", NOW).text.strip() == "Grüße"
-    broken = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    lied = describe(TRACE, head % b"utf-8" + b"Gr\xfc\xdfe", NOW)
+    assert (lied.text.strip(), lied.facts) == ("Grüße", ())
+    broken = describe(TRACE, head % b"utf-8" + b"Gr\xc3\xbc\xdfe", NOW)
     assert "parse_degraded" in broken.facts
     assert "\ufffd" in broken.text
 
@@ -236,6 +240,33 @@ def test_encrypted_mail_has_no_texts() -> None:
     assert len(content.attachments) == 2
 
 
+@pytest.mark.covers("edge:D2", "edge:D3")
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ("From: Ann <ann@example.com>", ()),
+        ("From: ann@example.com <ann@example.com>\r\nReply-To: Ann <ann@mail.example.com>", ()),
+        ('From: "boss@example.com" <ann@example.com>', ("display_name_spoof",)),
+        ("From: =?utf-8?Q?boss=40example.com?= <ann@example.com>", ("display_name_spoof",)),
+        ("From: Ann <ann@example.com>\r\nReply-To: ann@example.org", ("reply_to_mismatch",)),
+        ("Reply-To: ann@example.org", ("parse_degraded",)),
+    ],
+)
+def test_whom_a_message_would_pass_for(fields: str, wanted: tuple[str, ...]) -> None:
+    raw = f"{fields}\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n".encode()
+    assert describe(TRACE, raw, NOW).facts == wanted
+
+
+@pytest.mark.covers("edge:C1")
+@pytest.mark.parametrize(("number", "length", "degraded"), [(200, 20, False), (201, 20, True), (40, 900, True)])
+def test_references_that_were_cut_are_told(number: int, length: int, degraded: bool) -> None:
+    ids = "\r\n ".join(f"<{n}{'x' * length}@example.com>" for n in range(number))
+    raw = f"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nReferences: {ids}\r\n\r\nHello\r\n".encode()
+    content = describe(TRACE, raw, NOW)
+    assert ("parse_degraded" in content.facts) is degraded
+    assert content.reference_ids[-1].startswith(f"{number - 1}x")
+
+
 @pytest.mark.covers("FR-IN-7")
 def test_what_is_new_is_told_from_what_is_quoted() -> None:
     head = b"From: a@example.com\r\nMessage-ID: <1@example.com>\r\n\r\n"
@@ -257,13 +288,123 @@ def test_references_and_language_are_of_what_is_new() -> None:
     assert content.language == "de"
 
 
-@pytest.mark.covers("edge:B6", "edge:B10")
-def test_what_is_packed_in_winmail_dat_is_looked_at() -> None:
-    def described(*items: Packed) -> Content:
-        stream = b64encode(tnef(items))
-        return describe(TRACE, b"Content-Type: application/ms-tnef; name=winmail.dat\r\n"
-                        b"Content-Transfer-Encoding: base64\r\n\r\n" + stream, NOW)  # fmt: skip
+def winmail(stream: bytes, kind: str = "application/ms-tnef; name=winmail.dat", body: str = "Hello") -> bytes:
+    """Text, and a file that is TNEF."""
+    return (
+        (
+            f"From: a@example.com\r\nMessage-ID: <1@example.com>\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
+            f"--b\r\n\r\n{body}\r\n--b\r\nContent-Type: {kind}\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+        ).encode()
+        + b64encode(stream)
+        + b"\r\n--b--\r\n"
+    )
 
-    harmless, program = Packed("a.txt", b"Hello"), Packed("run.exe", b"MZ" + bytes(200))
-    assert described(harmless).attachments[0].risk is None
-    assert described(harmless, program).attachments[0].risk == "executable"
+
+HARMLESS, PROGRAM = Packed("a.txt", b"Hello"), Packed("run.exe", b"MZ" + bytes(200))
+PICTURE = Packed("P.PNG", b"\x89PNG\r\n\x1a\n", [Prop(0x370E, STRING8, "image/png"), Prop(0x3712, UNICODE, "<p@x>")])
+
+
+@pytest.mark.covers("edge:B6", "edge:B10")
+def test_what_is_packed_in_winmail_dat_is_listed() -> None:
+    letter = embedded(tnef([PROGRAM], [Prop(0x0037, UNICODE, "Notes")]))
+    found = describe(TRACE, winmail(tnef([HARMLESS, PROGRAM, PICTURE, letter])), NOW).attachments
+    assert [(one.part_path, one.filename, one.content_type, one.disposition, one.content_id) for one in found] == [
+        ("2/1", "a.txt", "application/octet-stream", "attachment", None),
+        ("2/2", "run.exe", "application/octet-stream", "attachment", None),
+        ("2/3", "P.PNG", "image/png", "inline", "p@x"),
+        ("2/4", "Notes.eml", "message/rfc822", "attachment", None),
+    ]
+    assert [one.size for one in found[:3]] == [5, 202, 8]
+    assert [one.risk for one in found] == [None, "executable", None, "executable"]
+    assert [one.sniffed_type for one in found[:3]] == [
+        "text/plain",
+        "application/vnd.microsoft.portable-executable",
+        "image/png",
+    ]
+
+
+@pytest.mark.covers("edge:B6", "edge:B10")
+def test_what_cannot_be_unpacked_is_kept_as_it_is() -> None:
+    def listed(raw: bytes) -> list[tuple[str, str | None, str | None]]:
+        return [(one.part_path, one.filename, one.risk) for one in describe(TRACE, raw, NOW).attachments]
+
+    kept = [("2", "winmail.dat", None)]
+    assert listed(winmail(tnef([HARMLESS])[:-3])) == kept
+    assert listed(winmail(b"not TNEF at all")) == kept
+    assert listed(winmail(tnef([]))) == kept
+    link = Packed("link.txt", b"", with_data=False)
+    assert listed(winmail(tnef([link, PROGRAM]))) == [
+        ("2", "winmail.dat", "executable"),
+        ("2/1", "run.exe", "executable"),
+    ]
+    octets = "application/octet-stream; name=a.bin"
+    assert listed(winmail(tnef([PROGRAM]), octets)) == [("2", "a.bin", "executable")]
+
+
+@pytest.mark.covers("edge:B6")
+def test_the_body_in_winmail_dat_is_the_text_where_there_is_no_other() -> None:
+    stream = tnef([], [Prop(0x1000, UNICODE, "Packed text")])
+    alone, beside = (describe(TRACE, winmail(stream, body=body), NOW) for body in ("", "Hello"))
+    assert (alone.text, beside.text) == ("Packed text", "Hello")
+    empty = b"Content-Type: text/html\r\n\r\n<p> <br></p>"
+    raw = winmail(stream).replace(b"\r\nHello", empty)
+    assert describe(TRACE, raw, NOW).text == "Packed text"
+    assert alone.attachments == beside.attachments == ()
+
+
+@pytest.mark.covers("edge:B6")
+def test_packed_files_are_no_more_than_attachments_may_be() -> None:
+    one = b"--b\r\nContent-Type: image/png\r\nContent-Disposition: attachment\r\n\r\nx\r\n"
+    raw = winmail(tnef([HARMLESS] * MAX_ATTACHMENTS)).replace(b"--b\r\n\r\n", one + b"--b\r\n\r\n", 1)
+    found = describe(TRACE, raw, NOW)
+    assert len(found.attachments) == MAX_ATTACHMENTS
+    assert found.attachments[-1].part_path == f"3/{MAX_ATTACHMENTS - 1}"
+
+
+@given(st.binary(max_size=60), st.integers(0, 700))
+def test_any_winmail_dat_is_listed_and_taken_out(junk: bytes, at: int) -> None:
+    """What is listed is there, in the size that is said."""
+    stream = tnef([HARMLESS, PICTURE, embedded(tnef([PROGRAM], [Prop(0x1000, UNICODE, "body")]))])
+    encoded = b64encode(stream[:at] + junk + stream[at + len(junk) :])
+    raw = winmail(b"").replace(b"\r\n\r\n\r\n--b--", b"\r\n\r\n" + encoded + b"\r\n--b--")
+    for one in describe(TRACE, raw, NOW).attachments:
+        if "/" in one.part_path:
+            data = taken_out(encoded, "base64", one.part_path)
+            assert data is not None
+            assert len(data) == one.size
+    assert taken_out(encoded, "base64", "2/0") is None
+    assert taken_out(encoded, "base64", "2/501") is None
+
+
+EXE = b"--b\r\nContent-Type: application/octet-stream; name=a.exe\r\n\r\nMZ\r\n--b--\r\n"
+INNER = b"Subject: in\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n#! text\r\n" + EXE
+
+
+@pytest.mark.covers("edge:B10")
+@pytest.mark.parametrize(
+    ("head", "content", "risk"),
+    [
+        (b"message/rfc822", INNER, "executable"),
+        (b"message/rfc822\r\nContent-Transfer-Encoding: base64", base64.encodebytes(INNER), "executable"),
+        (b"message/rfc822", b"Content-Type: message/rfc822\r\n\r\n" + INNER, "executable"),
+        (b"message/rfc822", b"Subject: in\r\n\r\n#! text\r\n", None),
+    ],
+)
+def test_an_attached_message_is_as_risky_as_what_it_holds(head: bytes, content: bytes, risk: str | None) -> None:
+    outer = b"From: a@example.com\r\nContent-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\n\r\nhi\r\n--o\r\n"
+    raw = outer + b"Content-Type: " + head + b"\r\n\r\n" + content + b"\r\n--o--\r\n"
+    (found,) = describe(TRACE, raw, NOW).attachments
+    assert (found.content_type, found.risk) == ("message/rfc822", risk)
+    quick = describe_quickly(TRACE, raw, NOW)
+    assert quick is None or quick.attachments == (found,)
+
+
+@pytest.mark.covers("edge:B10")
+def test_either_of_two_names_makes_a_file_risky() -> None:
+    raw = (
+        b"From: a@example.com\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
+        b"--b\r\n\r\nHello\r\n--b\r\nContent-Type: application/pdf; name=a.exe\r\n"
+        b"Content-Disposition: attachment; filename=a.pdf\r\n\r\n%PDF-1.4\r\n--b--\r\n"
+    )
+    (found,) = describe(b"", raw, NOW).attachments
+    assert (found.filename, found.risk) == ("a.pdf", "executable")

@@ -99,3 +99,47 @@ def test_utf_8_under_another_label() -> None:
         assert decode(text.encode(), "iso-8859-1") == (text, True)
     for text in ("NESTLÉ® and CAFÉ™", "Grüße", "É"):
         assert decode(text.encode("cp1252"), "iso-8859-1") == (text, True)
+    for text in ("Zażółć gęślą jaźń", "Příliš žluťoučký kůň"):
+        assert decode(text.encode(), "iso-8859-2") == (text, True)
+        assert decode(text.encode("iso8859-2"), "iso-8859-2") == (text, True)
+    for label, text in (("gb2312", "附件是我们的报价单"), ("shift_jis", "会議のお知らせ"), ("big5", "會議通知")):
+        assert decode(text.encode(), label) == (text, True)
+    assert decode("联通".encode("gb2312"), "gb2312") == ("联通", True)  # two characters of UTF-8 by chance
+    assert decode("Гі".encode("cp1251"), "windows-1251") == ("Гі", True)
+
+
+@pytest.mark.covers("edge:B5")
+@pytest.mark.parametrize(("codec", "text"), TOLD)
+def test_what_is_labelled_utf_8_and_never_was(codec: str, text: str) -> None:
+    assert decode(text.encode(codec), "utf-8") == (text, True)
+
+
+@pytest.mark.covers("edge:B5")
+@given(st.sampled_from([text for _, text in TOLD]), st.integers(0, 200), st.none() | st.integers(0x80, 0xFF))
+def test_damaged_utf_8_is_nothing_else(text: str, at: int, octet: int | None) -> None:
+    data = bytearray((text * 2).encode())
+    data[at % len(data) : at % len(data) + 1] = b"" if octet is None else bytes((octet,))
+    whole = "".join(set(text))
+    assert sum(char in whole for char in decode(bytes(data), "utf-8")[0]) >= 2 * len(text) - 4
+
+
+@pytest.mark.covers("edge:B5")
+def test_western_text_under_the_label_utf_8() -> None:
+    for text in ("Grüße aus Köln", "café au lait", "“Quoted” – 5 €"):
+        assert decode(text.encode("cp1252"), "utf-8") == (text, True)
+    # What was UTF-8, or is nothing that anybody writes, is damaged.
+    for data in (b"Gr\xc3\xbc\xdfe", b"a\xffb", b"a\x81b", "naïve €".encode()[:-1]):
+        text, clean = decode(data, "utf-8")
+        assert "\ufffd" in text
+        assert not clean
+
+
+@pytest.mark.covers("edge:B5")
+@pytest.mark.parametrize(("codec", "text"), TOLD)
+def test_what_is_labelled_latin_1_and_never_was(codec: str, text: str) -> None:
+    assert decode((text + " " + text).encode(codec), "iso-8859-1") == (text + " " + text, True)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])), st.sampled_from(["utf-8", None]))
+def test_utf_8_stays_utf_8(text: str, label: str | None) -> None:
+    assert decode(text.encode(), label) == (text, True)

@@ -11,7 +11,7 @@ from postroom.mail.address import parse_addresses, parse_raw_list, read_addresse
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import encode_words
 from postroom.mail.header import Headers, decode_value
-from postroom.mail.ids import normalise_message_id, parse_references
+from postroom.mail.ids import kept_references, normalise_message_id, parse_references
 from postroom.mail.subject import normalise_subject
 
 
@@ -188,6 +188,17 @@ def test_references_keep_the_last_two_hundred() -> None:
     assert found[-1] == "299@x"
     assert parse_references("a@x b@Y") == ["a@x", "b@y"]
     assert parse_references("nothing here") == []
+
+
+@given(st.integers(1, 250), st.integers(0, 900))
+def test_references_keep_what_fits_into_32_kib(count: int, length: int) -> None:
+    ids = [f"{n}-{'é' * (length // 2)}@x" for n in range(count)]
+    kept, complete = kept_references(" ".join(f"<{one}>" for one in ids))
+    assert kept == ids[count - len(kept) :] == parse_references(" ".join(f"<{one}>" for one in ids))
+    size = sum(len(one.encode()) + 1 for one in kept)
+    assert size <= 32 * 1024
+    assert complete == (len(kept) == count)
+    assert complete or len(kept) == 200 or size + len(ids[count - len(kept) - 1].encode()) + 1 > 32 * 1024
 
 
 @pytest.mark.covers("edge:C8")

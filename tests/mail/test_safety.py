@@ -169,6 +169,16 @@ def test_the_table(data: bytes, name: str | None, declared: str, wanted: Risk | 
     assert risk(data, name, declared) is wanted
 
 
+@pytest.mark.covers("edge:B10")
+@pytest.mark.parametrize("declared", ["message/rfc822", "message/delivery-status", "message/x-other"])
+def test_what_is_called_a_message_is_looked_at(declared: str) -> None:
+    assert inspect(b"MZ\x90\x00" + bytes(300), declared, "report.pdf").risk is Risk.EXECUTABLE
+    assert inspect(zipped({"setup.exe": b"MZ"}), declared, None).risk is Risk.EXECUTABLE
+    assert inspect(b"#!/bin/sh\n", declared, None).risk is Risk.EXECUTABLE
+    for text in (b"MZ: x\r\n\r\n", b"Subject: x\r\n\r\n", b"From a@example.org\nX: y\n", b"no header", b""):
+        assert inspect(text, declared, None) == Inspected(declared, None)
+
+
 def test_what_quarantines() -> None:
     assert [item for item in Risk if not item.quarantines] == [Risk.ENCRYPTED_DOCUMENT]
 

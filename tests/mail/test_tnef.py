@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import email
+import email.policy
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +13,7 @@ import tnefparse  # type: ignore[import-untyped]  # it has no annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.mail import mime
-from postroom.mail.tnef import MAX_ATTACHMENTS, is_tnef, rtf, tnef_parts, unpack
+from postroom.mail.tnef import FRAME_BYTES, MAX_ATTACHMENTS, UnpackedAttachment, is_tnef, rtf, says_tnef, unpack
 from tests.mail.containers import (
     ATT_BODY,
     ATT_REND,
@@ -115,7 +117,104 @@ def test_nesting_ends_at_three() -> None:
     assert made is not None
     assert not made.complete
     assert made.text == "body 1"
-    assert [a.filename for a in made.attachments] == ["1.txt", "Level 2.txt", "2.txt", "Level 3.txt", "3.txt"]
+    assert names(made.attachments) == ["1.txt", "Level 2.eml", ["2.txt", "Level 3.eml", ["3.txt"]]]
+
+
+def names(found: tuple[UnpackedAttachment, ...]) -> list[Any]:
+    """Names, and after that of a message those of what it holds."""
+    return [name for one in found for name in (one.filename, names(one.inside)) if name != []]
+
+
+LETTER = [
+    Prop(0x0037, UNICODE, "Re: Grüße/Fotos"), Prop(0x1000, UNICODE, "Hallo,\r\nschöne Fotos.\r\n"),
+    Prop(0x1013, BINARY, "<p>schöne Fotos</p>".encode()), Prop(0x0042, UNICODE, "Jörg Müller"),
+    Prop(0x0065, UNICODE, "jm@example.org"), Prop(0x1035, UNICODE, "<1@example.org>"),
+    Prop(0x0039, TIME, 133_800_000_000_000_000),
+]  # fmt: skip
+FILES = [Packed("a.bin", bytes(range(256))), Packed("i.png", b"PNG", [Prop(0x3712, UNICODE, "i@x")])]
+
+
+@pytest.mark.covers("edge:B6")
+def test_a_message_within_is_one_of_rfc_5322() -> None:
+    """Another reader of such messages finds in it what was said."""
+    made = unpack(tnef([embedded(tnef(FILES, LETTER))]))
+    assert made is not None
+    assert made.complete
+    (one,) = made.attachments
+    assert (one.filename, one.content_type) == ("Re: Grüße-Fotos.eml", "message/rfc822")
+    assert one.data.isascii()
+    assert one.data.count(b"\n") == one.data.count(b"\r\n")
+    read = email.message_from_bytes(one.data, policy=email.policy.default)
+    assert not read.defects
+    assert (read["subject"], read["message-id"]) == ("Re: Grüße/Fotos", "<1@example.org>")
+    assert read["from"].addresses[0].display_name == "Jörg Müller"
+    assert read["from"].addresses[0].addr_spec == "jm@example.org"
+    assert read["date"].datetime == datetime(1601, 1, 1, tzinfo=UTC) + timedelta(seconds=13_380_000_000)
+    plain, page = read.get_body(("plain",)), read.get_body(("html",))
+    assert plain is not None
+    assert page is not None
+    assert plain.get_content().splitlines() == ["Hallo,", "schöne Fotos."]
+    assert page.get_content().strip() == "<p>schöne Fotos</p>"
+    assert [(part.get_filename(), part.get_payload(decode=True)) for part in read.iter_attachments()] == [
+        ("a.bin", bytes(range(256))), ("i.png", b"PNG")]  # fmt: skip
+    assert [(inner.filename, inner.data) for inner in one.inside] == [("a.bin", bytes(range(256))), ("i.png", b"PNG")]
+    assert made == unpack(tnef([embedded(tnef(FILES, LETTER))]))
+
+
+@pytest.mark.covers("edge:B6")
+def test_a_message_within_that_came_by_mail_has_its_header() -> None:
+    head = (
+        "Received: from a\r\nFrom: =?utf-8?Q?J=C3=B6rg?= <j@example.org>\r\nTo: a@example.com,\r\n b@example.com\r\n"
+        "Date: Mon, 02 Feb 2026 10:00:00 +0100\r\nMessage-ID: <2@example.org>\r\nReferences: <1@example.org>\r\n"
+        "Content-Type: multipart/mixed; boundary=x\r\n\r\n"
+    )
+    made = unpack(tnef([embedded(tnef([], [*LETTER, Prop(0x007D, UNICODE, head)]))]))
+    assert made is not None
+    read = email.message_from_bytes(made.attachments[0].data, policy=email.policy.default)
+    assert (read["from"], read["to"]) == ("Jörg <j@example.org>", "a@example.com, b@example.com")
+    assert (read["message-id"], read["references"]) == ("<2@example.org>", "<1@example.org>")
+    assert read["date"].datetime.isoformat() == "2026-02-02T10:00:00+01:00"
+    assert (read.get_all("received"), read.get_content_type()) == (None, "multipart/alternative")
+
+
+@pytest.mark.covers("edge:B6")
+@pytest.mark.parametrize(
+    ("subject", "wanted"),
+    [("", "forwarded.eml"), ("..", "forwarded.eml"), ("a/b\\c\r\nd", "a-b-c d.eml"), ("x" * 600, "x" * 251 + ".eml")],
+)
+def test_a_message_within_is_named_by_its_subject(subject: str, wanted: str) -> None:
+    stream = tnef([], [Prop(0x0037, UNICODE, subject)])
+    made = unpack(tnef([embedded(stream)]))
+    assert made is not None
+    assert made.attachments[0].filename == wanted
+    raw = Packed("", f"Subject: {subject.splitlines()[0] if subject else ''}\r\n\r\nx".encode(),
+                 [Prop(0x370E, STRING8, "message/rfc822")])  # fmt: skip
+    attached = unpack(tnef([raw]))
+    assert attached is not None
+    assert attached.attachments[0].data == raw.data
+    if "\r" not in subject:
+        assert attached.attachments[0].filename == wanted
+
+
+@given(
+    st.text(max_size=40), st.text(max_size=40), st.text(max_size=60), st.integers(0, 2**64 - 1), st.binary(max_size=60)
+)
+def test_any_message_within_is_written(subject: str, address: str, header: str, sent: int, data: bytes) -> None:
+    def storable(text: str) -> str:
+        return text.encode("utf-16-le", "replace").decode("utf-16-le")
+
+    props = [Prop(0x0037, UNICODE, storable(subject)), Prop(0x0065, UNICODE, storable(address)),
+             Prop(0x007D, UNICODE, storable("From: " + header)), Prop(0x0039, TIME, sent),
+             Prop(0x370E, UNICODE, "message/rfc822")]  # fmt: skip
+    kind = Prop(0x370E, UNICODE, "message/rfc822")
+    made = unpack(tnef([embedded(tnef([Packed("a", data, [kind])], props))]))
+    assert made is not None
+    (one,) = made.attachments
+    head, _, _ = one.data.partition(b"\r\n\r\n")
+    assert one.data.isascii() or not data.isascii()
+    assert all(len(line) <= 998 and b"\r" not in line and b"\n" not in line for line in head.split(b"\r\n"))
+    fields = [line.partition(b":")[0].lower() for line in head.split(b"\r\n") if line[:1] not in (b" ", b"\t")]
+    assert len(fields) == len(set(fields))
 
 
 def test_an_embedded_file_that_is_no_message() -> None:
@@ -177,20 +276,20 @@ def test_any_octets_within(junk: bytes, at: int) -> None:
     data = stream[:at] + junk + stream[at + len(junk) :]
     made = unpack(data)
     if made is not None:
-        assert sum(len(item.data) for item in made.attachments) <= 2 * len(data)
+        assert sum(len(item.data) for item in made.attachments) <= 2 * len(data) + FRAME_BYTES
         repr((made.text, made.html, [item.filename for item in made.attachments])).encode()
     unpack(b"\x78\x9f\x3e\x22\x01\x00" + junk)
 
 
-def test_which_parts_are_tnef() -> None:
-    stream = tnef([])
-    raw = (
-        b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Type: application/ms-tnef\r\n"
-        b"Content-Transfer-Encoding: binary\r\n\r\n" + stream + b"\r\n--b\r\nContent-Type: application/octet-stream; "
-        b"name=WINMAIL.DAT\r\nContent-Transfer-Encoding: binary\r\n\r\n" + stream + b"\r\n--b\r\n"
-        b"Content-Type: application/ms-tnef\r\n\r\nnot one\r\n--b--\r\n"
-    )
-    assert len(list(tnef_parts(raw, mime.parse(raw)))) == 2
+@pytest.mark.parametrize(
+    ("kind", "name", "wanted"),
+    [
+        ("application/ms-tnef", None, True), ("application/vnd.ms-tnef", "a.bin", True),
+        ("application/octet-stream", "WINMAIL.DAT", True), ("application/octet-stream", "a.dat", False),
+    ],
+)  # fmt: skip
+def test_which_parts_say_that_they_are_tnef(kind: str, name: str | None, wanted: bool) -> None:
+    assert says_tnef(kind, name) is wanted
 
 
 # The two examples of MS-OXRTFCP §3.1.
@@ -230,3 +329,21 @@ def test_any_rich_text(data: bytes) -> None:
         made = rtf.decompress(struct.pack("<II", 0, 0xFFFFFFFF) + kind + bytes(4) + data)
         assert made is not None
         assert len(made) <= 18 * len(data)
+
+
+def test_many_values_of_nothing_are_not_counted_through() -> None:
+    """Eight octets could say ten thousand values that have none, twenty thousand times in each attribute."""
+    nothing = struct.pack("<HHI", 0x1001, 0x6000, 10_000)
+    count = 2000
+    stream = b"\x78\x9f\x3e\x22\0\0" + struct.pack("<BII", MESSAGE, 0x00069003, 4 + count * len(nothing))
+    assert unpack(stream + struct.pack("<I", count) + nothing * count + b"\0\0") is None
+
+
+def test_rich_text_of_many_messages_is_read_as_far_as_that_of_one() -> None:
+    words = b"{\\rtf1 " + b"a" * (1024 * 1024) + b"}"
+    rich = struct.pack("<II4sI", len(words) + 12, len(words), b"MELA", 0) + words
+    inner = tnef([], [Prop(0x1009, BINARY, rich)])
+    found = unpack(tnef([embedded(inner)] * 4))
+    assert found is not None
+    assert not found.complete
+    assert [len(one.data) > 100_000 for one in found.attachments] == [True, True, False, False]

@@ -242,6 +242,21 @@ async def test_killed_in_between(
     await store.close()
 
 
+@pytest.mark.covers("decisions:B21", "edge:B6")
+async def test_packed_files_follow_the_part_that_they_are_in(db: Database, world: World) -> None:
+    raw = mixed(1, files=3)
+    told = describe(TRACE, raw, world.clock.now())
+    root = unpack_tree(told.part_tree)
+    other = replace_children(root, [root.children[n] for n in (2, 3, 0, 1)])
+    files = tuple(
+        replace(part, part_path=path) for part, path in zip(told.attachments, ("4/1", "1/12", "2"), strict=True)
+    )
+    await world.store([raw], content=replace(told, part_tree=other, attachments=files))
+    await rise(db)
+    assert (await world.job().run_once()).rendered == 1
+    assert await world.paths() == ["2/1", "3/12", "4"]
+
+
 @pytest.mark.covers("decisions:B21", "decisions:B2")
 @pytest.mark.usefixtures("small_pages")
 async def test_messages_that_cannot_be_rendered_keep_what_they_have(db: Database, world: World) -> None:

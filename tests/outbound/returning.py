@@ -25,10 +25,12 @@ from postroom.db import Database
 from postroom.directory.models import Forward
 from postroom.directory.models import Refusal as DirectoryRefusal
 from postroom.directory.resolver import Directory
+from postroom.inbound.judging import Judging
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Addressee, Reception
 from postroom.mailbox.ingest import Ingest
+from postroom.outbound.address_bounces import AddressBounces
 from postroom.outbound.return_paths import ReturnPaths
 from postroom.outbound.returns import Returns
 from postroom.servers.smtp import MxListener
@@ -61,6 +63,7 @@ class Place:
     ingest: Ingest
     listener: MxListener[Addressee]
     parser: Parser
+    bounces: AddressBounces
 
     async def close(self) -> None:
         await self.listener.drain(0)
@@ -81,8 +84,8 @@ class Returning:
     def box(self) -> Box:
         return self.room.box
 
-    async def place(self, parser: Parser | None = None) -> Place:
-        """Another process."""
+    async def place(self, parser: Parser | None = None, judge: Judging | None = None, relay: str = "") -> Place:
+        """Another process; it takes bounces that come to addresses, too."""
         room = self.room
         parser = parser or QuickParser()
         ingest = Ingest(room.db, room.blobs, room.clock, committed=lambda _: None)
@@ -91,6 +94,15 @@ class Returning:
         async def nobody(address: str) -> None:
             return None
 
+        bounces = AddressBounces(
+            room.db,
+            room.blobs,
+            parser,
+            room.clock,
+            room.ids,
+            relay=relay,
+            changed=lambda ref, modseq: room.changed.append((ref, modseq)),
+        )
         receiver = Receiver(
             ingest,
             parser,
@@ -100,6 +112,8 @@ class Returning:
             version="1",
             local_mailbox=nobody,
             tokens=reader(room.clock),
+            judge=judge,
+            bounces=bounces,
         )
         directory = Directory(room.db, room.clock, PLATFORM, security_contact=self.box.address)
 
@@ -133,7 +147,7 @@ class Returning:
             ServerConfig("mx.agents.example"), resolve=resolve, receive=reception.receive, now=room.clock.now
         )
         await listener.start("127.0.0.1", 0)
-        self.places.append(Place(returns, reception, ingest, listener, parser))
+        self.places.append(Place(returns, reception, ingest, listener, parser, bounces))
         return self.places[-1]
 
     async def send(self, mx: FakeMx, *recipients: Any, domain: str = "example.com", **changes: Any) -> str:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
+from postroom.directory.sending_controls import SendingControls, Switch
 from postroom.outbound.dispatch import Dispatcher
 from postroom.outbound.models import Operation, RouteKind, SendKind
 from tests.mailbox.letters import check_mailbox
@@ -35,6 +37,10 @@ async def domain(room: MailRoom, assignments: str) -> None:
             room.box.address.rpartition("@")[2],
         )
     assert done == "UPDATE 1"
+
+
+async def policy(room: MailRoom, **members: Any) -> None:
+    await SendingControls(room.db, room.clock).change_policy(room.box.ref.tenant_id, members)
 
 
 async def attempt(room: MailRoom, message: str, *, marketing_direct: bool = False) -> tuple[str, str | None, int]:
@@ -180,6 +186,117 @@ async def test_marketing_is_looked_at_again(room: MailRoom, allowed: bool, platf
 @pytest.mark.covers("edge:G9")
 async def test_a_failing_domain_is_told_before_the_kind(room: MailRoom) -> None:
     message = await room.accept("anna@example.com", kind=SendKind.MARKETING)
+    await policy(room, domain_fallback=False)
     await domain(room, "status = 'failing'")
     found = await attempt(room, message)
     assert found[:2] == ("failed", "domain_failing_no_fallback")
+
+
+@pytest.mark.covers("edge:G9", "FR-OUT-15")
+async def test_marketing_never_falls_back(room: MailRoom) -> None:
+    """The platform address would be everybody's."""
+    message = await room.accept("anna@example.com", kind=SendKind.MARKETING)
+    await domain(room, "status = 'failing'")
+    found = await attempt(room, message, marketing_direct=True)
+    assert found == ("rejected", "marketing_needs_ses", 0)
+
+
+# -- what is paused
+
+
+@pytest.mark.covers("edge:G12", "edge:J33")
+@pytest.mark.parametrize("of", ["tenant", "domain"])
+async def test_what_is_paused_is_held_and_never_falls_back(room: MailRoom, of: str) -> None:
+    controls = SendingControls(room.db, room.clock)
+    message = await room.accept("anna@example.com")
+    name = room.box.address.rpartition("@")[2]
+    if of == "tenant":
+        await controls.pause_tenant(room.box.ref.tenant_id)
+    else:
+        await controls.pause_domain(name)
+    # Not even if the domain fails as well.
+    await domain(room, "status = 'failing'")
+    assert await attempt(room, message) == ("queued", None, 0)
+    assert await room.events(message) == []
+    await domain(room, "status = 'healthy'")
+    if of == "tenant":
+        await controls.resume_tenant(room.box.ref.tenant_id)
+    else:
+        await controls.resume_domain(name)
+    room.clock.advance(3600)
+    assert await attempt(room, message) == ("delivered", None, 1)
+
+
+@pytest.mark.covers("edge:G12", "edge:G3")
+async def test_what_is_paused_for_a_day_fails(room: MailRoom) -> None:
+    await SendingControls(room.db, room.clock).pause_tenant(room.box.ref.tenant_id)
+    message = await room.accept("anna@example.com")
+    for _ in range(60):
+        found = await attempt(room, message)
+        if found[0] != "queued":
+            break
+        room.clock.advance(3600)
+    assert found == ("failed", "quota_exhausted", 0)
+    assert (await room.state(message)).deliveries[0].tries == 0
+
+
+@pytest.mark.covers("edge:G12")
+async def test_between_attempts_a_pause_holds_too(room: MailRoom) -> None:
+    async with FakeMx(replies={"anna@example.com": ["450 4.2.0 Later"]}) as mx:
+        room.net.add("example.com", mx)
+        message = await room.accept("anna@example.com")
+        await room.dispatcher().run_due()
+    await SendingControls(room.db, room.clock).pause_domain(room.box.address.rpartition("@")[2])
+    room.clock.advance(3600)
+    assert (await attempt(room, message))[::2] == ("deferred", 0)
+
+
+@pytest.mark.covers("edge:G12")
+@pytest.mark.parametrize(("operation", "status"), [(Operation.REDIRECT, "queued"), (Operation.BOUNCE, "delivered")])
+async def test_a_paused_tenant_passes_nothing_on_but_notices_leave(
+    room: MailRoom, operation: Operation, status: str
+) -> None:
+    message = await room.accept("anna@example.com", operation=operation)
+    await SendingControls(room.db, room.clock).pause_tenant(room.box.ref.tenant_id)
+    assert (await attempt(room, message))[0] == status
+
+
+@pytest.mark.covers("edge:J33")
+async def test_what_the_system_says_is_not_paused(room: MailRoom) -> None:
+    async with room.db.acquire() as conn:
+        await conn.execute("UPDATE identities SET is_system = true WHERE id = $1", room.box.ref.mailbox_id)
+    controls = SendingControls(room.db, room.clock)
+    await controls.pause_tenant(room.box.ref.tenant_id)
+    await controls.switch(Switch.READ_ONLY, on=True, reason="a test")
+    message = await room.accept("anna@example.com")
+    assert (await attempt(room, message))[0] == "delivered"
+
+
+@pytest.mark.covers("edge:J33")
+async def test_a_deployment_that_is_read_only_sends_nothing_however_long(room: MailRoom) -> None:
+    controls = SendingControls(room.db, room.clock)
+    await controls.switch(Switch.READ_ONLY, on=True, reason="a test")
+    message = await room.accept("anna@example.com")
+    for _ in range(150):
+        await attempt(room, message)
+        row = await room.row(message)
+        assert (row["status"], row["attempts"], row["tries"]) == ("queued", 0, 0)
+        assert row["next_attempt_at"] == room.clock.now() + timedelta(seconds=300)
+        room.clock.advance(1000)
+    await controls.switch(Switch.READ_ONLY, on=False, reason="a test")
+    assert await attempt(room, message) == ("delivered", None, 1)
+
+
+@pytest.mark.covers("edge:J33", "edge:G2")
+async def test_what_a_lost_worker_began_is_told_while_nothing_leaves(room: MailRoom) -> None:
+    message = await room.accept("anna@example.com", "bo@example.com")
+    async with room.db.acquire() as conn:
+        await conn.execute(
+            "UPDATE deliveries SET data_started_at = $1 WHERE recipient = 'anna@example.com'", room.clock.now()
+        )
+    await SendingControls(room.db, room.clock).switch(Switch.READ_ONLY, on=True, reason="a test")
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        await room.dispatcher().run_due()
+        assert not mx.messages
+    assert await room.deliveries(message) == {"anna@example.com": "uncertain", "bo@example.com": "queued"}

@@ -28,8 +28,9 @@ from postroom.mailbox.queries import MessageView
 from postroom.outbound.compose_message import Unwritable, Written, job_for, references_after, write
 from postroom.outbound.facts import Facts, ThreadFacts, candidates, nature, normalised
 from postroom.outbound.models import Operation, RecipientField, SendKind
-from postroom.outbound.policy import STEPS, Case, Decision, SendRules, decide, requires_known
+from postroom.outbound.policy import STEPS, Case, Decision, decide, requires_known
 from postroom.outbound.request import Person, SendRequest, Unsubscribe
+from postroom.outbound.send_rules import SendRules
 from postroom.smtp.address import AddressSyntaxError
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -175,6 +176,7 @@ FAULTS: list[tuple[str, str, Callable[[Any], Any]]] = [
     ("1", "identity_not_found", identity(status=IdentityStatus.DELETING)),
     ("2", "tenant_suspended", facts(tenant_status=TenantStatus.SUSPENDED)),
     ("3", "identity_paused", identity(status=IdentityStatus.PAUSED, pause_reason=PauseReason.MANUAL)),
+    ("3a", "sending_paused", facts(pause="abuse_threshold")),
     ("4", "identity_owner_required", identity(owner_email=None)),
     ("5", "thread_not_found", request(thread_id="thr_2")),
     ("6", "address_invalid", request(to=(Person("nobody"),))),
@@ -187,6 +189,7 @@ FAULTS: list[tuple[str, str, Callable[[Any], Any]]] = [
     ("12", "invalid_request", request(text=None)),
     ("13", "invalid_request", request(from_address="other@agents.example")),
     ("14", "domain_not_ready", facts(domains={1: "pending"})),
+    ("14a", "sending_paused", facts(paused_domains=frozenset({1}))),
 ]
 
 
@@ -201,7 +204,7 @@ def test_the_first_failure_is_told(wrong: set[int]) -> None:
     case = Case(REQUEST, FACTS, SendRules(), (), str)
     for number in sorted(wrong, reverse=True):  # of two about the same thing, the earlier stands
         case = FAULTS[number][2](case)
-    if 4 in wrong and 10 in wrong:
+    if 5 in wrong and 11 in wrong:
         case = replace(case, facts=replace(case.facts, thread=None))
     with pytest.raises(PostroomError) as caught:
         decide(case)

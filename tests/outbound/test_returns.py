@@ -316,7 +316,8 @@ async def test_while_the_database_is_away_it_is_put_off(post: Returning, monkeyp
     async def away(*_: object, **__: object) -> Any:
         raise DatabaseUnavailable("away")
 
-    for owner, name in ((post.paths, "delivery"), (post.places[0].returns, "_find"), (post.places[0].returns, "_lock")):
+    returns = post.places[0].returns
+    for owner, name in ((post.paths, "delivery"), (returns, "_find"), (returns._applying, "apply")):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, away)
             assert (await post.bounce(received.sender, raw))[0] == 451

@@ -276,13 +276,21 @@ async def test_a_grant_lets_send_from_another_mailbox(office: PostOffice, role: 
         assert row["mailbox_id"] == office.dave.id
 
 
-@pytest.mark.covers("mail-server:A3", "edge:A7", "edge:A8", "decisions:D10", "FR-TEN-3")
+@pytest.mark.covers("mail-server:A3", "edge:A7", "edge:A8", "edge:G12", "decisions:D10", "FR-TEN-3")
 @pytest.mark.parametrize(
     ("statement", "reply"),
     [
         ("UPDATE identities SET status = 'paused', pause_reason = 'manual'", "550 5.7.1 identity_paused"),
         ("UPDATE identities SET status = 'deleted'", "550 5.7.1 Sender address rejected: not owned by user"),
         ("UPDATE tenants SET status = 'suspended', suspended_at = now()", "550 5.7.1 tenant_suspended"),
+        (
+            "UPDATE tenants SET sending_paused_at = now(), sending_pause_reason = 'abuse_burst'",
+            "550 5.7.1 sending_paused",
+        ),
+        (
+            "UPDATE domains SET tenant_id = (SELECT min(id) FROM tenants), kind = 'zone', sending_paused_at = now()",
+            "550 5.7.1 sending_paused",
+        ),
         ("UPDATE people SET enabled = false", "550 5.7.1 Sender address rejected: not owned by user"),
         ("DELETE FROM mailbox_grants", "550 5.7.1 Sender address rejected: not owned by user"),
         ("UPDATE addresses SET status = 'retired'", "550 5.7.1 Sender address rejected: not owned by user"),

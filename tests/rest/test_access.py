@@ -116,6 +116,7 @@ async def test_only_public_routes_and_any_key_go_without_permissions(world: Worl
         "getHealth",
         "getReadiness",
         "getOpenApiDocument",
+        "getSignedLink",
     }
     assert {rule.operation for rule in rules if not rule.permissions and not rule.is_public} == {"getMe"}
 

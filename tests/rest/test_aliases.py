@@ -214,6 +214,7 @@ async def test_a_relay_is_nowhere(desk: Desk) -> None:
         "attachment_id": f"att_{MISSING}",
         "alias_id": f"als_{MISSING}",
         "tenant_id": world.tenant.public_id,
+        "token": "x",
     }
     asked = 0
     for rule in desk.app.table.rules:

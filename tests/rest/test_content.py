@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from postroom.accounts import Level
+from tests.mail.containers import STRING8, UNICODE, Packed, Prop, embedded, tnef
 from tests.rest.world import TRACE, World, simple_mail
 
 
@@ -154,3 +155,52 @@ async def test_bytes_have_permissions_of_their_own(world: World) -> None:
     assert (await world.get(path, reader)).status_code == 403
     assert (await world.get(path, taker)).status_code == 200
     assert (await world.get(world.at(f"/messages/{one.message_id}/raw"), taker)).status_code == 403
+
+
+def winmail(*files: Packed) -> bytes:
+    """Text, and `winmail.dat` with these files."""
+    return mail_with(("winmail.dat", tnef(files), "application/ms-tnef"))
+
+
+@pytest.mark.covers("edge:B6", "edge:B10")
+async def test_what_is_packed_in_winmail_dat_is_attached(world: World) -> None:
+    """Small ones are taken out in a thread, large ones in another process."""
+    program = b"MZ" + bytes(100)
+    for large in (b"\x89PNG\r\n\x1a\n" + os.urandom(100), os.urandom(300_000)):
+        picture = Packed("P.PNG", large, [Prop(0x370E, STRING8, "image/png"), Prop(0x3707, UNICODE, "Grüße.png")])
+        odd = Packed("odd", b"x", [Prop(0x370E, STRING8, "te^xt/ht|ml")])
+        letter = embedded(tnef([Packed("b.txt", b"inner")], [Prop(0x0037, UNICODE, "Notes")]))
+        one = await world.deliver(winmail(picture, Packed("run.exe", program), odd, letter))
+        listed = await attachments(world, one.message_id)
+        assert [(shown["filename"], shown["content_type"], shown["risk"]) for shown in listed] == [
+            ("Grüße.png", "image/png", None),
+            ("run.exe", "application/octet-stream", "executable"),
+            ("odd", "application/octet-stream", None),
+            ("Notes.eml", "message/rfc822", None),
+        ]
+        responses = [
+            await world.get(world.at(f"/messages/{one.message_id}/attachments/{shown['id']}")) for shown in listed
+        ]
+        for response, shown in zip(responses, listed, strict=True):
+            assert response.status_code == 200
+            assert len(response.content) == shown["size"]
+            assert response.headers["content-type"] == shown["content_type"]
+            assert response.headers["content-disposition"].startswith("attachment; filename=")
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert response.headers["content-security-policy"].startswith("sandbox")
+        assert [response.content for response in responses[:3]] == [large, program, b"x"]
+        message = email.message_from_bytes(responses[3].content, policy=email.policy.default)
+        assert message["subject"] == "Notes"
+        assert [part.get_payload(decode=True) for part in message.iter_attachments()] == [b"inner"]
+
+
+@pytest.mark.covers("edge:B6")
+async def test_a_packed_file_that_is_not_there_is_not_found(world: World) -> None:
+    one = await world.deliver(winmail(Packed("a.txt", b"Hello")))
+    (shown,) = await attachments(world, one.message_id)
+    path = world.at(f"/messages/{one.message_id}/attachments/{shown['id']}")
+    assert (await world.get(path)).content == b"Hello"
+    async with world.db.acquire() as conn:
+        await conn.execute("UPDATE attachments SET part_path = part_path || '7' WHERE public_id = $1", shown["id"])
+    response = await world.get(path)
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "attachment_not_found")

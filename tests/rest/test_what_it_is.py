@@ -109,3 +109,25 @@ async def test_no_code_of_mail_that_did_not_pass(world: World) -> None:
     receiver._judge.judgement = type(receiver._judge.judgement)("none", None)
     await arrives(post, message("Your verification code is 481207.\n", subject="Your code"))
     assert await sender.rows("SELECT 1 FROM verifications") == []
+
+
+@pytest.mark.covers("edge:B9", "FR-IN-7")
+async def test_encrypted_mail_has_no_text(post: Post) -> None:
+    raw = (
+        f"From: Anna <{ANNA}>\r\nTo: {OWN}\r\nMessage-ID: <secret@example.com>\r\nContent-Type: multipart/encrypted; "
+        'protocol="application/pgp-encrypted"; boundary=b\r\n\r\n--b\r\nContent-Type: application/pgp-encrypted\r\n\r\n'
+        "Version: 1\r\n--b\r\nContent-Type: application/octet-stream\r\n\r\nhello\r\n--b--\r\n"
+    ).encode()
+    found = await post.arrives(OWN, raw)
+    assert (found["text"], found["html"], found["extracted_text"], found["flags"]) == (None, None, None, ["encrypted"])
+    empty = await arrives(post, message("", message_id="<empty@example.com>"))
+    assert empty["extracted_text"] == ""
+
+
+@pytest.mark.covers("edge:D2", "edge:D3", "FR-IN-4")
+async def test_whom_a_message_would_pass_for(post: Post) -> None:
+    made = message(Reply_To="Anna <anna@example.org>")
+    del made["From"]
+    made["From"] = f'"boss@{OWN.partition("@")[2]}" <{ANNA}>'
+    found = await arrives(post, made)
+    assert {"display_name_spoof", "reply_to_mismatch"} <= set(found["trust"]["flags"])

@@ -60,6 +60,9 @@ class Tenant:
     address_suffix: str
     timezone: str
     created_at: datetime
+    sending_paused_at: datetime | None = None
+    """Since when nothing is sent for it (G12)."""
+    sending_pause_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from postroom.accounts.confusables import fold
 from postroom.accounts.text import invalid
 from postroom.base.errors import PostroomError
+from postroom.mail.confusables import fold
 
 
 class NameClass(StrEnum):

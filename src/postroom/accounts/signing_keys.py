@@ -1,4 +1,4 @@
-"""The deployment's own MAC keys: of thread tokens, return paths, rewritten senders (data-model §9, security-privacy).
+"""The deployment's own MAC keys: of thread tokens, return paths, rewritten senders, links (data-model §9, A6).
 
 The first key of a purpose is made when it is first needed; two who need it at once make one. Each process keeps the
 opened ring for five minutes, and looks again at once, at most once a minute, when something names a key that it does
@@ -52,11 +52,13 @@ class Purpose(StrEnum):
     """Return paths of what we send."""
     FORWARD = "forward"
     """Senders that were rewritten for forwarding."""
+    LINK = "link"
+    """Links to files."""
 
     @property
     def overlap(self) -> timedelta:
         """How long what a key made is honoured after the next key took its place."""
-        return timedelta(days=90 if self is Purpose.THREAD else 30)
+        return timedelta(days={Purpose.THREAD: 90, Purpose.LINK: 7}.get(self, 30))
 
 
 @dataclass(frozen=True, slots=True)

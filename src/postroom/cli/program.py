@@ -35,6 +35,7 @@ COMMANDS: Final = {
         "mail": "mail",
         "queue": "queue",
         "dkim": "dkim",
+        "ops": "ops",
         "storage": "storage",
         "import": "imports",
         "export": "exports",

@@ -11,6 +11,7 @@ from postroom.accounts.permissions import Permission
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
+from postroom.directory.sending_controls import Paused, Standing, SwitchState
 from postroom.events.identities import identity_object
 from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
@@ -34,7 +35,32 @@ def tenant(one: Tenant) -> Document:
         "status": one.status.value,
         "address_suffix": one.address_suffix,
         "timezone": one.timezone,
+        "sending_paused_at": moment(one.sending_paused_at),
+        "sending_pause_reason": one.sending_pause_reason,
         "created_at": moment(one.created_at),
+    }
+
+
+def standing(one: Standing) -> Document:
+    """What stops sending; of tenants and domains the newest."""
+    return {
+        "switches": [switch(each) for each in one.switches],
+        "tenants": [{"id": each.public_id, "slug": each.name, **_pause(each)} for each in one.tenants],
+        "domains": [{"id": each.public_id, "name": each.name, **_pause(each)} for each in one.domains],
+    }
+
+
+def _pause(one: Paused) -> Document:
+    return {"sending_paused_at": moment(one.at), "reason": one.reason}
+
+
+def switch(one: SwitchState) -> Document:
+    return {
+        "name": one.name.value,
+        "state": "on" if one.on else "off",
+        "set_by": one.set_by,
+        "reason": one.reason,
+        "set_at": moment(one.set_at),
     }
 
 

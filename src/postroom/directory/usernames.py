@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from postroom.accounts.confusables import MAX_LENGTH, fold, has_right_to_left, is_mixed_script
 from postroom.accounts.names import MAX_LOCAL_PART, NameClass, is_reserved, looks_reserved
 from postroom.base.errors import PostroomError
+from postroom.mail.confusables import MAX_LENGTH, fold, has_right_to_left, is_mixed_script
 
 MAX_USERNAME: Final = 24
 MAX_ALIAS: Final = 40

@@ -22,6 +22,9 @@ AUTOMATED: Final = frozenset({"dsn", "mdn", "list", "automated"})
 
 NOT_EVALUATED: Final = MappingProxyType(dict.fromkeys(("spf", "dkim", "dmarc", "arc"), "none"))
 
+ENCRYPTED: Final = "encrypted"
+"""Fact of a message that nobody here can read: its texts are null (B9)."""
+
 TRUST_FLAGS: Final = frozenset(
     {
         "hidden_text",
@@ -38,7 +41,7 @@ MESSAGE_FLAGS: Final = frozenset(
     {
         "sent_via_fallback",
         "parse_degraded",
-        "encrypted",
+        ENCRYPTED,
         "message_id_conflict",
         "reprocessed",
         "reconciled",
@@ -96,7 +99,7 @@ def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
         "message": _summary(message, placed),
         "thread_id": placed.thread_id,
         "trust": trust(content.verdict, content.auth, content.kind, placed.facts),
-        "extracted_text": text,
+        "extracted_text": None if ENCRYPTED in content.facts else text,
         "extracted_text_truncated": truncated,
         "attachments": [
             {"id": public_id, "filename": part.filename, "content_type": part.content_type, "size": part.size}

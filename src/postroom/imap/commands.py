@@ -152,6 +152,7 @@ class StatusItem(StrEnum):
     HIGHESTMODSEQ = "HIGHESTMODSEQ"
     MAILBOXID = "MAILBOXID"
     APPENDLIMIT = "APPENDLIMIT"
+    DELETED_STORAGE = "DELETED-STORAGE"
 
 
 class ListSelection(StrEnum):
@@ -211,10 +212,18 @@ class StatusCommand(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class UrlPart:
+    """``URL`` of CATENATE, as sent."""
+
+    url: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AppendMessage:
     """One message of APPEND: stored words of flags, date as given or None, the octets verbatim.
 
-    `binary` tells a ``literal8`` (RFC 3516), `utf8` the form ``UTF8 (~{n}…)`` of RFC 6855 §4.
+    `binary` tells a ``literal8`` (RFC 3516), `utf8` the form ``UTF8 (~{n}…)`` of RFC 6855 §4. With `parts` (CATENATE,
+    RFC 4469) the message is made of them, and `data` is empty.
     """
 
     flags: tuple[str, ...]
@@ -222,6 +231,7 @@ class AppendMessage:
     data: bytes = field(repr=False)
     binary: bool = False
     utf8: bool = False
+    parts: tuple[bytes | UrlPart, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +240,55 @@ class Append(Command):
 
     mailbox: str
     messages: tuple[AppendMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuota(Command):
+    """GETQUOTA (RFC 9208 §4.1.1)."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuotaRoot(Command):
+    """GETQUOTAROOT (RFC 9208 §4.1.2)."""
+
+    mailbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetMetadata(Command):
+    """GETMETADATA (RFC 5464 §4.2): names in lower case; an empty `mailbox` is the server, `depth` None is all."""
+
+    mailbox: str
+    entries: tuple[str, ...]
+    max_size: int | None = None
+    depth: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetMetadata(Command):
+    """SETMETADATA (RFC 5464 §4.3): names in lower case with their values, None to remove them."""
+
+    mailbox: str
+    values: tuple[tuple[str, bytes | None], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Compress(Command):
+    """COMPRESS (RFC 4978): the mechanism in upper case."""
+
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Command):
+    """REPLACE (RFC 8508): the set names one message."""
+
+    target: SequenceSet
+    mailbox: str
+    message: AppendMessage
+    uid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,13 @@ class ParserOptions:
     """What this session may say.
 
     `utf8`: mailbox names are UTF-8, not modified UTF-7 (after ENABLE of IMAP4rev2 or UTF8=ACCEPT). `capabilities`: the
-    extensions on offer beyond spec D1; table rows that belong to another one are unknown words.
+    extensions on offer beyond spec D1; table rows that belong to another one are unknown words. Without `charsets` no
+    command may name one (RFC 6855 §3).
     """
 
     utf8: bool = False
     capabilities: frozenset[str] = frozenset()
+    charsets: bool = True
 
 
 DEFAULT_OPTIONS = ParserOptions()
@@ -179,6 +181,8 @@ class Cursor:
                 raise BadCommand("Invalid quoted string")
             self.pos = found.end()
             value = found[1]
+            if self.options.utf8 and not value.isascii() and not _is_utf8(value):
+                raise BadCommand("Invalid quoted string")  # RFC 6855 §3
             return _ESCAPE.sub(rb"\1", value) if b"\\" in value else value
         value, binary = self.literal()
         if binary or b"\0" in value:
@@ -222,7 +226,13 @@ class Cursor:
 
     def mailbox(self) -> str:
         """``mailbox``: Unicode, NFC, INBOX in upper case."""
-        return canonical_name(decode_name(self.astring(), utf8=self.options.utf8))
+        return canonical_name(self.name(self.astring()))
+
+    def name(self, data: bytes) -> str:
+        """A mailbox name or pattern as sent. Where UTF8=ACCEPT is on offer, who sends UTF-8 is understood at once."""
+        options = self.options
+        utf8 = options.utf8 or ("UTF8=ACCEPT" in options.capabilities and not data.isascii())
+        return decode_name(data, utf8=utf8)
 
     def sequence_set(self) -> SequenceSet:
         """``sequence-set``; ``$`` where SEARCHRES is on offer."""
@@ -327,6 +337,14 @@ class Cursor:
             self.space()
             if self.take(b")"):
                 return found
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 SAVED_RESULT = SequenceSet((), saved=True)

@@ -44,6 +44,7 @@ class Code(StrEnum):
     TOOBIG = "TOOBIG"
     TRYCREATE = "TRYCREATE"
     UNAVAILABLE = "UNAVAILABLE"
+    UNKNOWN_CTE = "UNKNOWN-CTE"
 
 
 class CommandError(Exception):

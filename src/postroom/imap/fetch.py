@@ -131,11 +131,13 @@ def _preview(cursor: Cursor) -> FetchItem:
     mark = cursor.pos
     cursor.skip_spaces()
     if cursor.take(b"("):
-        if cursor.word() != b"LAZY":
-            raise BadCommand("Unknown PREVIEW modifier")
-        cursor.expect(b")")
-        return FetchItem(FetchAtt.PREVIEW_LAZY)
-    cursor.pos = mark
+        cursor.skip_spaces()
+        if cursor.peek_word() == b"LAZY":
+            cursor.word()
+            if not cursor.closes():
+                raise BadCommand("Unknown PREVIEW modifier")
+            return FetchItem(FetchAtt.PREVIEW_LAZY)
+    cursor.pos = mark  # what stands in the parentheses may be modifiers of FETCH
     return FetchItem(FetchAtt.PREVIEW)
 
 
@@ -216,6 +218,14 @@ def read_item(cursor: Cursor) -> FetchItem:
     word = cursor.word()
     table = SECTION_ITEMS if cursor.take(b"[") else FETCH_ITEMS
     return look_up(table, word, cursor.options, "Unknown FETCH item").read(cursor)
+
+
+def read_section(text: bytes) -> Section:
+    """What may stand between the brackets of ``BODY[…]``, on its own (RFC 5092 §6). Raises as `read_item`."""
+    cursor = Cursor(text + b"]")
+    section = _section(cursor)
+    cursor.finish()
+    return section
 
 
 def read_modifiers(cursor: Cursor) -> tuple[FetchModifier, ...]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from postroom.imap import commands as c
+from postroom.imap import metadata
+from postroom.imap.append import read_append, read_replace
 from postroom.imap.cursor import (
     DEFAULT_OPTIONS,
     MAX_NUMBER,
@@ -22,9 +24,9 @@ from postroom.imap.cursor import (
     Row,
     look_up,
 )
-from postroom.imap.errors import BadCommand, Code, ProtocolNo
+from postroom.imap.errors import BadCommand
 from postroom.imap.fetch import read_items, read_modifiers
-from postroom.imap.names import SEPARATOR, decode_name
+from postroom.imap.names import SEPARATOR
 from postroom.imap.search import SearchReader, read_charset, read_returns
 from postroom.imap.sequence import STAR
 from postroom.imap.wire import RawCommand
@@ -34,7 +36,6 @@ MAX_ID_FIELDS = 30
 MAX_ID_NAME = 30
 MAX_ID_VALUE = 1024
 MAX_PATTERNS = 64
-MAX_MESSAGES = 512
 
 _UNKNOWN = "Unknown command"
 _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?").fullmatch
@@ -235,6 +236,7 @@ STATUS_ITEMS: Mapping[bytes, Row[c.StatusItem]] = MappingProxyType(
         b"HIGHESTMODSEQ": Row.constant(c.StatusItem.HIGHESTMODSEQ, "CONDSTORE"),
         b"MAILBOXID": Row.constant(c.StatusItem.MAILBOXID, "OBJECTID"),
         b"APPENDLIMIT": Row.constant(c.StatusItem.APPENDLIMIT, "APPENDLIMIT"),
+        b"DELETED-STORAGE": Row.constant(c.StatusItem.DELETED_STORAGE, "QUOTA=RES-STORAGE"),
     }
 )
 
@@ -266,7 +268,7 @@ LIST_RETURNS: Mapping[bytes, Row[c.ListReturn | c.ListStatus]] = MappingProxyTyp
 
 
 def _pattern(cursor: Cursor) -> str:
-    return decode_name(cursor.list_mailbox(), utf8=cursor.options.utf8)
+    return cursor.name(cursor.list_mailbox())
 
 
 def _list(cursor: Cursor, _uid: bool) -> c.Command:
@@ -283,7 +285,7 @@ def _list(cursor: Cursor, _uid: bool) -> c.Command:
         if c.ListSelection.RECURSIVEMATCH in selection and selection <= _MODIFIERS_ONLY:
             raise BadCommand("RECURSIVEMATCH needs a further selection option")
         cursor.space()
-    reference = decode_name(cursor.astring(), utf8=cursor.options.utf8)
+    reference = cursor.name(cursor.astring())
     cursor.space()
     if cursor.at(b"("):
         extended = True
@@ -309,45 +311,19 @@ _MODIFIERS_ONLY = frozenset({c.ListSelection.RECURSIVEMATCH, c.ListSelection.REM
 
 def _lsub(cursor: Cursor, _uid: bool) -> c.Command:
     cursor.space()
-    reference = decode_name(cursor.astring(), utf8=cursor.options.utf8)
+    reference = cursor.name(cursor.astring())
     cursor.space()
     return c.Lsub(reference, _pattern(cursor))
 
 
-def _append(cursor: Cursor, _uid: bool) -> c.Command:
-    mailbox = _mailbox(cursor)
-    messages = []
+def _get_quota(cursor: Cursor, _uid: bool) -> c.Command:
     cursor.space()
-    while True:
-        messages.append(_append_message(cursor))
-        if not cursor.more():
-            break
-        if "MULTIAPPEND" not in cursor.options.capabilities:
-            raise BadCommand("Unexpected argument")
-        if len(messages) >= MAX_MESSAGES:
-            raise ProtocolNo(Code.LIMIT, "Too many messages")
-    return c.Append(mailbox, tuple(messages))
+    return c.GetQuota(cursor.unicode())
 
 
-def _append_message(cursor: Cursor) -> c.AppendMessage:
-    flags: tuple[str, ...] = ()
-    date = None
-    if cursor.at(b"("):
-        flags = cursor.flag_list()
-        cursor.space()
-    if cursor.at(b'"'):
-        date = cursor.date_time()
-        cursor.space()
-    if cursor.peek_word() == b"UTF8" and cursor.options.utf8:
-        cursor.word()
-        cursor.space()
-        cursor.open()
-        data, binary = cursor.literal()
-        if not cursor.closes():
-            raise BadCommand("Syntax error")
-        return c.AppendMessage(flags, date, data, binary, utf8=True)
-    data, binary = cursor.literal()
-    return c.AppendMessage(flags, date, data, binary)
+def _compress(cursor: Cursor, _uid: bool) -> c.Command:
+    cursor.space()
+    return c.Compress(cursor.atom().decode("ascii").upper())
 
 
 # -- messages
@@ -460,7 +436,13 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"LSUB": CommandRow(_lsub),
         b"NAMESPACE": _bare(c.Namespace()),
         b"STATUS": CommandRow(_status),
-        b"APPEND": CommandRow(_append),
+        b"APPEND": CommandRow(read_append),
+        b"REPLACE": CommandRow(read_replace, uid=True),
+        b"GETQUOTA": CommandRow(_get_quota),
+        b"GETQUOTAROOT": CommandRow(_one_mailbox(c.GetQuotaRoot)),
+        b"COMPRESS": CommandRow(_compress),
+        b"GETMETADATA": CommandRow(metadata.get_metadata),
+        b"SETMETADATA": CommandRow(metadata.set_metadata),
         b"CHECK": _bare(c.Check()),
         b"CLOSE": _bare(c.Close()),
         b"UNSELECT": _bare(c.Unselect()),

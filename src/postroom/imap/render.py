@@ -233,6 +233,27 @@ def status_line(name: str, items: Iterable[tuple[str, int | str]], *, utf8: bool
     return b"* STATUS %b (%b)\r\n" % (mailbox(name, utf8=utf8), pairs.encode("ascii"))
 
 
+def metadata_line(name: str, values: Iterable[tuple[str, bytes | None]], *, utf8: bool = False) -> bytes:
+    """``* METADATA INBOX (/shared/comment "x")``; an empty name is the server (RFC 5464 §4.4.1)."""
+    shown = []
+    for entry, value in values:
+        binary = value is not None and b"\0" in value
+        text = literal_header(len(value), binary=True) + value if binary and value is not None else nstring(value)
+        shown.append(astring(entry.encode()) + b" " + text)
+    return b"* METADATA %b (%b)\r\n" % (mailbox(name, utf8=utf8) if name else b'""', b" ".join(shown))
+
+
+def quota_root_line(name: str, root: str, *, utf8: bool = False) -> bytes:
+    """``* QUOTAROOT INBOX root`` (RFC 9208 §4.2.2)."""
+    return b"* QUOTAROOT %b %b\r\n" % (mailbox(name, utf8=utf8), astring(root.encode(), utf8=utf8))
+
+
+def quota_line(root: str, resources: Iterable[tuple[str, int, int]]) -> bytes:
+    """``* QUOTA root (STORAGE 10 512)``: each resource with its use and its limit (RFC 9208 §4.2.1)."""
+    shown = " ".join(f"{name} {used} {limit}" for name, used, limit in resources)
+    return b"* QUOTA %b (%b)\r\n" % (astring(root.encode()), shown.encode("ascii"))
+
+
 def flags_line(words: Sequence[str]) -> bytes:
     """``* FLAGS (…)`` of SELECT."""
     return b"* FLAGS " + flags(tuple(words)) + CRLF

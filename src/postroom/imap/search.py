@@ -368,6 +368,8 @@ def read_charset(cursor: Cursor) -> str | None:
     """``CHARSET x`` and the space after it, if it comes next. Raises `ProtocolNo` [BADCHARSET (UTF-8)] (spec D7)."""
     if cursor.peek_word() != b"CHARSET":
         return None
+    if not cursor.options.charsets:
+        raise BadCommand("UTF8=ACCEPT is enabled: there is no other charset")
     cursor.word()
     cursor.space()
     charset = cursor.astring().upper()

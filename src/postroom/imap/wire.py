@@ -23,9 +23,10 @@ MIB = 1024 * KIB
 _TAG = re.compile(rb'([^\x00-\x20\x7f-\xff(){%*"\\+]{1,255}) ')
 _MARKER = re.compile(rb"\{([0-9]{1,20})(\+?)\}\Z")
 _MARKER_MAX = 32
-# The first literal of `APPEND {n}` is the mailbox name; any later one is a message.
-_MESSAGE_LITERAL = re.compile(rb"[^ ]+ +APPEND +[^ {]", re.IGNORECASE)
-_NAME_LITERAL = re.compile(rb"[^ ]+ +APPEND +\{", re.IGNORECASE)
+# The first literal of `APPEND {n}` is the mailbox name; any later one is a message. So it is in REPLACE (RFC 8508).
+_APPENDS = rb"[^ ]+ +(?:APPEND|(?:UID +)?REPLACE +[0-9*$]+) +"
+_MESSAGE_LITERAL = re.compile(_APPENDS + rb"[^ {]", re.IGNORECASE)
+_NAME_LITERAL = re.compile(_APPENDS + rb"\{", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class ReaderLimits:
     max_literal_total: int = 256 * KIB  # all such literals of one command
     max_literals: int = 512
     max_append_size: int = 25 * MIB  # D8: one message
-    max_append_total: int = 64 * MIB  # all messages of one APPEND (RFC 3502)
+    max_append_total: int = 64 * MIB  # all messages of one APPEND (RFC 3502), and parts of them (RFC 4469)
     max_discard: int = 256 * MIB
 
 
@@ -170,6 +171,12 @@ class CommandReader:
         self._scan = 0
         self._reset()
         return size
+
+    def take_buffer(self) -> bytes:
+        """Everything not yet handed out, which is no text of commands as it stands (COMPRESS)."""
+        data = bytes(self._buf)
+        self.discard_buffer()
+        return data
 
     @property
     def buffered(self) -> int:

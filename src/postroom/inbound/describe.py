@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
+from postroom.inbound import packed
 from postroom.mail import automation, body, imap_data, mime
 from postroom.mail.address import Address
 from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
+from postroom.mail.impersonation import display_name_spoof, reply_to_mismatch
 from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible, visible
 from postroom.mail.language import language
 from postroom.mail.links import is_deceptive
@@ -19,7 +22,7 @@ from postroom.mail.protection import protection
 from postroom.mail.refs import RefRules, extract
 from postroom.mail.safety import UNKNOWN, Risk, inspect
 from postroom.mail.subject import clean_subject, normalise_subject
-from postroom.mail.tnef import is_tnef, unpack
+from postroom.mail.tnef import is_tnef
 from postroom.mail.transfer import decoded
 from postroom.mail.tree import pack_tree
 from postroom.mail.verification import find_verification
@@ -82,7 +85,7 @@ def describe_quickly(
 ) -> Content | None:
     """`describe`, if that takes about two milliseconds at most; else None. For mail that `looks_quick`."""
     full = prefix + original
-    message = mime.parse(full, max_parts=QUICK_PARTS)
+    message = mime.parse(full, trace=len(prefix), max_parts=QUICK_PARTS)
     if message.degraded and _has_parts(message.root, QUICK_PARTS):
         return None
     try:
@@ -111,13 +114,13 @@ def describe(
     known to come from whom it says.
     """
     full = prefix + original
-    message = _head_of(full) if headers_only else mime.parse(full)
+    message = _head_of(full, len(prefix)) if headers_only else mime.parse(full, trace=len(prefix))
     return _content(full, len(prefix), message, received_at, headers_only=headers_only, with_codes=with_codes)
 
 
-def _head_of(full: bytes) -> mime.Message:
+def _head_of(full: bytes, trace: int) -> mime.Message:
     """The message as one part: only the beginning is read, however long the header is."""
-    message = mime.parse(full[:HEAD_BYTES], max_depth=1, max_parts=1)
+    message = mime.parse(full[:HEAD_BYTES], trace=trace, max_depth=1, max_parts=1)
     root = message.root
     root.body_end = len(full)
     if root.lines is not None:
@@ -151,6 +154,8 @@ def _content(
         degraded = True
     recipients, cut = _recipients(message)
     degraded |= cut
+    references, complete = message.kept_references()
+    degraded |= not complete
     in_reply_to = message.in_reply_to
     raw_subject = message.subject
     shown = strip_invisible(raw_subject or "")
@@ -165,20 +170,23 @@ def _content(
             raise TooMuchToRead
         found = read(full, message, effort=effort, serve=False)  # HTML is made when somebody asks for it
         degraded |= not found.clean
-        attachments = tuple(_attachments(full, message, quick=effort is not None))
+        attachments = tuple(islice(_attachments(full, message, quick=effort is not None), MAX_ATTACHMENTS))
     kind = automation.classify(full, message, null_sender=null_sender)
     facts += _facts(found, hidden)
+    sender = _point(senders[0]) if senders else None
+    if sender is not None:
+        facts += _posing(sender, recipients)
     if degraded:
         facts.append("parse_degraded")
     return Content(
         rfc_message_id=rfc_message_id,
         in_reply_to=in_reply_to[0] if in_reply_to else None,
-        reference_ids=tuple(message.references),
+        reference_ids=tuple(references),
         raw_sha256=raw_sha256.digest(),
         body_sha256=hashlib.sha256(memoryview(full)[message.root.body_start :]).digest(),
         raw_size=len(full),
         prefix_len=prefix_len,
-        sender=_point(senders[0]) if senders else None,
+        sender=sender,
         recipients=recipients,
         subject=subject,
         thread_subject=normalise_subject(shown.text),
@@ -233,20 +241,27 @@ def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable
     for one in body.attachments(message, full)[:MAX_ATTACHMENTS]:
         part = mime.find_part(message.root, one.path)
         data = b"" if part is None else decoded(full, part)
-        packed = is_tnef(data)
-        if quick and (packed or data.startswith(_CONTAINERS)):
+        holds_more = is_tnef(data)
+        if quick and (holds_more or data.startswith(_CONTAINERS)):
             raise TooMuchToRead
         inspected = inspect(data, one.content_type, one.filename)
         sniffed = None if inspected.sniffed_type == UNKNOWN else inspected.sniffed_type
-        risk = inspected.risk or (_packed_risk(data) if packed else None)
-        yield replace(_part_info(one), sniffed_type=sniffed, risk=None if risk is None else risk.value)
+        risk = inspected.risk or _risk_of_other_names(data, one, part)
+        if risk is None and part is not None and packed.holds_message(part):
+            if quick and (part.nested is None or body.body_parts(part.nested).attachments):
+                raise TooMuchToRead
+            risk = packed.worst_within(full, part)
+        found = replace(_part_info(one), sniffed_type=sniffed, risk=None if risk is None else risk.value)
+        if holds_more:
+            yield from packed.opened(found, data)
+        else:
+            yield found
 
 
-def _packed_risk(data: bytes) -> Risk | None:
-    """The worst of what `winmail.dat` holds: it is opened as if it were attached itself (B6, B10)."""
-    found = unpack(data)
-    risks = {inspect(item.data, item.content_type, item.filename).risk for item in found.attachments} if found else ()
-    return next((risk for risk in Risk if risk in risks), None)
+def _risk_of_other_names(data: bytes, one: body.AttachmentInfo, part: mime.Part | None) -> Risk | None:
+    """A part may give itself two names, of which some programs go by the other."""
+    others = () if part is None else (name for name in body.filenames(part) if name != one.filename)
+    return next((risk for name in others if (risk := inspect(data, one.content_type, name).risk)), None)
 
 
 def _facts(found: Reading, hidden: bool) -> Iterable[str]:
@@ -258,6 +273,15 @@ def _facts(found: Reading, hidden: bool) -> Iterable[str]:
         yield "hidden_text"
     if any(map(is_deceptive, found.links)):
         yield "deceptive_link"
+
+
+def _posing(sender: Mailpoint, recipients: Iterable[tuple[RecipientKind, Mailpoint]]) -> Iterable[str]:
+    """What needs no look-up of whom the message would pass for (inbound §18, D2, D3)."""
+    if display_name_spoof(sender.name, sender.address):
+        yield "display_name_spoof"
+    answers = [point.address for kind, point in recipients if kind is RecipientKind.REPLY_TO]
+    if answers and reply_to_mismatch(sender.address, answers):
+        yield "reply_to_mismatch"
 
 
 def _hides(shown: Stripped) -> bool:

@@ -25,6 +25,7 @@ from postroom.mailbox.models import (
     Content,
     Direction,
     Filing,
+    FolderKey,
     MailboxRef,
     Mailpoint,
     NewMessage,
@@ -80,21 +81,55 @@ LocalMailbox = Callable[[str], Awaitable[Target | None]]
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """What is different about mail that came to a mailbox by none of its addresses: an answer to what it sent.
+    """What is different about mail that is an answer to what a mailbox sent, or says that it is.
 
     `about` is the Message-ID of that, whose thread it joins if its own header leads nowhere. `kind` is the message's,
-    None for what its content makes it. Without `announced` there is no event.
+    None for what its content makes it. Without `announced` there is no event. `facts` are further ones. `folder` is
+    where it goes, None for INBOX. `is_unasked`: it came by none of the mailbox's addresses, so nobody blind-copied it.
     """
 
-    about: str
+    about: str | None = None
     kind: str | None = None
     announced: bool = True
+    facts: tuple[str, ...] = ()
+    folder: FolderKey | None = None
+    is_unasked: bool = True
 
-    def apply(self, content: Content) -> Content:
+    def apply(self, copy: NewMessage) -> NewMessage:
+        """The copy as it is to be stored."""
+        content = copy.content
         references = content.reference_ids
-        if self.about not in references:
+        if self.about is not None and self.about not in references:
             references = (self.about, *references)
-        return replace(content, reference_ids=references, kind=self.kind or content.kind)
+        return replace(
+            copy,
+            content=replace(
+                content,
+                reference_ids=references,
+                kind=self.kind or content.kind,
+                facts=(*content.facts, *self.facts),
+            ),
+            is_bcc=copy.is_bcc and not self.is_unasked,
+            announce=message_received if self.announced else None,
+            folder=self.folder,
+        )
+
+
+_ORDINARY: Final = Handling()
+"""Stands for mail like any other, of which `Bounces` says nothing."""
+
+
+class BouncesUnknown(Exception):
+    """It cannot be found out now; later it can."""
+
+
+class Bounces(Protocol):
+    """What knows of bounces that come to an address whether they are of something that was sent from there."""
+
+    async def sort(self, envelope: Envelope[Any], content: Content, raw: bytes, /) -> Mapping[int, Handling | None]:
+        """By mailbox, how the message is to be stored; None: not at all (D4). Mailboxes that are not named take it as
+        mail like any other. Raises BouncesUnknown."""
+        ...
 
 
 class Receiver:
@@ -112,6 +147,7 @@ class Receiver:
         local_mailbox: LocalMailbox,
         tokens: TokenReader,
         judge: Judging | None = None,
+        bounces: Bounces | None = None,
     ) -> None:
         self._ingest = ingest
         self._parser = parser
@@ -122,6 +158,7 @@ class Receiver:
         self._local_mailbox = local_mailbox
         self._tokens = tokens
         self._judge = judge
+        self._bounces = bounces
 
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         """What is known of who sent it. Never raises: mail that nobody can judge is mail all the same (B4)."""
@@ -178,14 +215,20 @@ class Receiver:
         try:
             # The bytes go to the disk while the message is described.
             with self._ingest.begin((prefix, raw), list(_keys(named, ids).values())) as ticket:
-                believed = loopback is not None or judgement.verdict == Verdict.PASS.value
-                described = await self._parser.describe(prefix, raw, received_at, with_codes=believed)
-                content = judged(described, judgement)
-                if handling is not None:
-                    content = handling.apply(content)
+                content = await self._described(prefix, raw, received_at, judgement, is_local=loopback is not None)
+                handlings: Mapping[int, Handling | None] = {target.mailbox_id: handling for target in named}
+                if content.kind == "dsn" and handling is None and self._bounces is not None:
+                    handlings = await self._bounces.sort(envelope, content, raw)
+                    named = [target for target in named if handlings.get(target.mailbox_id, _ORDINARY) is not None]
+                    if not named:
+                        log.info("backscatter_dropped", connection_id=envelope.connection_id)
+                        return replies.OK
                 filings = await self._filings(named, content.sender, envelope.mail_from)
-                copies = await self._copies(content, named, ids, received_at, filings, handling, loopback)
+                copies = await self._copies(content, named, ids, received_at, filings, handlings, loopback)
                 outcome = await ticket.commit(copies)
+        except BouncesUnknown:
+            log.warning("bounce_put_off", connection_id=envelope.connection_id)
+            return replies.LOCAL_ERROR
         except IngestError as error:
             log.warning("message_not_stored", connection_id=envelope.connection_id, reason=error.failure.value)
             return DISK_FULL if error.failure is Failure.STORAGE_FULL else replies.LOCAL_ERROR
@@ -202,6 +245,13 @@ class Receiver:
             size=len(raw),
         )
         return replies.queued(outcome[0].message_id)
+
+    async def _described(
+        self, prefix: bytes, raw: bytes, received_at: datetime, judgement: Judgement, *, is_local: bool
+    ) -> Content:
+        """The content with its verdict; what it would confirm is looked for where that may count."""
+        believed = is_local or judgement.verdict == Verdict.PASS.value
+        return judged(await self._parser.describe(prefix, raw, received_at, with_codes=believed), judgement)
 
     async def receive_each(
         self, envelope: Envelope[T], raw: bytes, *, judgement: Judgement | None = None
@@ -254,7 +304,7 @@ class Receiver:
         ids: Mapping[int, str],
         received_at: datetime,
         filings: Mapping[int, Filing | None],
-        handling: Handling | None,
+        handlings: Mapping[int, Handling | None],
         loopback: int | None,
     ) -> tuple[NewMessage, ...]:
         shown = (p.address for kind, p in content.recipients if kind in (RecipientKind.TO, RecipientKind.CC))
@@ -277,10 +327,8 @@ class Receiver:
         if loopback is not None and any(target.tenant_id != loopback for target in targets):
             # Policy let nobody else be written to; since then an alias may lead elsewhere. It is mail like any other.
             log.warning("loopback_refused")
-        if handling is None:
-            return tuple(copies)
-        announce = message_received if handling.announced else None
-        return tuple(replace(copy, is_bcc=False, announce=announce) for copy in copies)
+        found = ((copy, handlings.get(copy.mailbox.mailbox_id)) for copy in copies)
+        return tuple(copy if handling is None else handling.apply(copy) for copy, handling in found)
 
     def _copy(
         self,

@@ -324,9 +324,12 @@ def _report(found: DeliveryReport, room: int) -> dict[str, Any]:
 
 
 def _recipient(item: ReportedRecipient, limit: int) -> dict[str, Any]:
-    return {
+    made = {
         "final_recipient": item.final_recipient,
         "action": None if item.action is None else item.action.value,
         "status": item.status,
         "diagnostic_code": (item.diagnostic_code or "")[:limit] or None,
     }
+    if item.original_recipient not in (None, item.final_recipient):
+        made["original_recipient"] = item.original_recipient  # it was passed on before it failed
+    return made

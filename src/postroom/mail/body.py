@@ -1,7 +1,7 @@
 """Which parts are the body (RFC 8621 §4.1.4, decision D26; inbound §10; edge row B5), and what is attached."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -209,10 +209,14 @@ def sanitise_filename(name: str) -> str | None:
 
 def filename(part: Part) -> str | None:
     """File name of a part, decoded (RFC 2231, and encoded words as many programs write them) and sanitised."""
+    return next(iter(filenames(part)), None)
+
+
+def filenames(part: Part) -> Iterator[str]:
+    """All names that a part gives itself, the one that most programs show first."""
     for found in (part.disposition_params.get("filename"), part.params.get("name")):
         if found and (name := sanitise_filename(decode_words(found))):
-            return name
-    return None
+            yield name
 
 
 def attachments(message: Message, raw: bytes | None = None) -> list[AttachmentInfo]:

@@ -219,6 +219,13 @@ _UNWANTED: Final = re.compile("[\x00\ud800-\udfff]")
 _ESCAPE_JIS: Final = re.compile(rb"\x1b(?:\$[@B]|\([BJI])")
 _JIS_SEGMENT: Final = re.compile(rb"\x1b\$[@B]([^\x1b\r\n]*+)(?:\x1b\([BJ])?")
 _FOREIGN: Final = re.compile(r"[^\x00-\x7f]")
+_HIGH_OCTETS: Final = bytes(range(0x80, 0x100))
+_UTF8_CHARACTER: Final = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_NO_CP1252: Final = re.compile(rb"[\x81\x8d\x8f\x90\x9d\xff]")
+_CUT_SHORT: Final = "unexpected end of data"
+_WIDE: Final = frozenset({"gb18030", "cp932", "euc-jp", "cp949", "johab", "big5hkscs"})
+_SURE: Final = 12
+"""Octets beyond ASCII from which on letters count for more than the label `windows-1252`, which programs just write."""
 _LOOK: Final = 64 * 1024
 _LABEL_LIMIT: Final = 64
 
@@ -240,8 +247,8 @@ def decode(data: bytes, label: str | None = None) -> tuple[str, bool]:
 
     Returns the text and whether it is clean: False when bytes had to be replaced by U+FFFD that the source does not
     spell itself (inbound §10, B5). Without a label that is known, it is read as UTF-8, else as what `guess` says, else
-    as windows-1252. Octets that the label's charset cannot hold, or that read better so, are read as UTF-8 if they are
-    that. Never raises.
+    as windows-1252; so is what is labelled UTF-8 and never was. Octets that the label's charset cannot hold, or that
+    read better so, are read as UTF-8 if they are that; what is labelled windows-1252, as `guess` says. Never raises.
     """
     codec = codec_for(label) if label else "ascii"
     if codec in ("ascii", "utf-8", None):
@@ -291,10 +298,25 @@ def _decode_utf8_first(data: bytes, *, strict: bool) -> tuple[str, bool]:
             return text, True
     try:
         return data.decode("utf-8"), True
-    except UnicodeDecodeError:
-        if strict:
+    except UnicodeDecodeError as error:
+        codec = guess(data) or "cp1252"
+        if strict and (error.reason == _CUT_SHORT or not _never_was_utf8(data, codec)):
             return data.decode("utf-8", "replace"), False
-    return _decode_as(data, guess(data) or "cp1252")
+    return _decode_as(data, codec)
+
+
+def _never_was_utf8(data: bytes, codec: str) -> bool:
+    """Whether octets labelled UTF-8 are text in `codec` instead, and not UTF-8 that was damaged.
+
+    Characters of several octets come by chance in the East Asian charsets, and in windows-1252 not at all. No text has
+    the octet 0xFF (`ÿ`).
+    """
+    sample = data[:_LOOK]
+    high = len(sample) - len(sample.translate(None, _HIGH_OCTETS))
+    well_formed = sum(map(len, _UTF8_CHARACTER.findall(sample)))
+    if codec == "cp1252":
+        return not well_formed and _NO_CP1252.search(data) is None
+    return well_formed * 4 < high * 3
 
 
 def _decode_as(data: bytes, codec: str) -> tuple[str, bool]:
@@ -302,8 +324,11 @@ def _decode_as(data: bytes, codec: str) -> tuple[str, bool]:
         return data.decode("ascii"), True
     if codec == "utf-16" and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         codec = "utf-16-le" if data[1::2].count(0) >= data[::2].count(0) else "utf-16-be"
-    if codec == "cp1252" and not data.isascii() and (found := _utf8_by_its_looks(data)) is not None:
-        return found, True
+    if not data.isascii():
+        if (found := _utf8_by_its_looks(data, codec)) is not None:
+            return found, True
+        if codec == "cp1252":
+            codec = guess(data, least=_SURE) or codec
     try:
         return data.decode(codec), True
     except (UnicodeDecodeError, ValueError):
@@ -323,17 +348,24 @@ def _decode_as(data: bytes, codec: str) -> tuple[str, bool]:
         return data.decode("latin-1"), False
 
 
-def _utf8_by_its_looks(data: bytes) -> str | None:
-    """UTF-8 that is labelled windows-1252: as that it would be the likes of `Ã¼`, which nobody writes.
+def _utf8_by_its_looks(data: bytes, codec: str) -> str | None:
+    """UTF-8 that is labelled as something else: as windows-1252 it would be the likes of `Ã¼`, which nobody writes.
 
-    `NESTLÉ®` is valid UTF-8 too. Letters between U+0100 and U+07FF, as such pairs give them, do not come alone.
+    `NESTLÉ®` is valid UTF-8 too. Letters between U+0100 and U+07FF, as such pairs give them, do not come alone. Where
+    two octets are a character, only those of three are a sign.
     """
+    if codec.startswith(("utf", "iso2022", "hz", "ascii")):
+        return None
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return None
     foreign = _FOREIGN.findall(text, 0, _LOOK)
-    return text if len(foreign) > 2 or not any("\u0100" <= char < "\u0800" for char in foreign) else None
+    if codec == "cp1252":
+        return text if len(foreign) > 2 or not any("\u0100" <= char < "\u0800" for char in foreign) else None
+    if codec in _WIDE:
+        foreign = [char for char in foreign if char >= "\u0800"]
+    return text if len(foreign) > 2 else None
 
 
 def _is_plain(data: bytes) -> bool:

@@ -63,16 +63,19 @@ _UNEXPECTED: Final = 0.1
 _CASE_BREAKS: Final = 0.05
 
 
-def guess(data: bytes) -> str | None:
-    """The codec of text that is neither ASCII nor UTF-8; None when nothing speaks against windows-1252."""
+def guess(data: bytes, *, least: int = _LEAST) -> str | None:
+    """The codec of text that is neither ASCII nor UTF-8; None when nothing speaks against windows-1252.
+
+    Fewer than `least` octets beyond ASCII say nothing.
+    """
     sample = _sample(data)
     high = sum(map(len, _HIGH.findall(sample)))
-    if high < _LEAST:
+    if high < least:
         return None
     best, score = None, 0.0
-    for codec, strict, common, least in _WIDE:
+    for codec, strict, common, needed in _WIDE:
         found = _share(sample, strict, common, _EAST_ASIAN, _UNEXPECTED)
-        if found >= least and found > score:
+        if found >= needed and found > score:
             best, score = codec, found
     if best is not None:
         return best

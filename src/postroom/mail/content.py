@@ -154,7 +154,7 @@ class _Reader:
         text = self._joined(texts) if mixed else plain
         if not text.strip() and pages:
             text = self._joined(pages)
-        if not text.strip() and not pages:
+        if not text.strip():
             text = self._unpacked()
         # Where nothing is quoted, the new text is the text, which the writer keeps once.
         text, over = cut_text(text.rstrip("\n"), self._limit)
@@ -178,7 +178,7 @@ class _Reader:
     def _unpacked(self) -> str:
         """Text of a message whose body is in TNEF alone (B6)."""
         for item in self._parts.attachments:
-            named = filename(item.part) == "winmail.dat" or item.part.subtype in ("ms-tnef", "vnd.ms-tnef")
+            named = tnef.says_tnef(item.part.content_type, filename(item.part))
             if not named or not tnef.is_tnef(decoded(self._raw, item.part, 64)):
                 continue
             if self._left is not None:

@@ -4,6 +4,8 @@ import re
 from typing import Final
 
 MAX_ID_BYTES: Final = 998
+MAX_REFERENCES_BYTES: Final = 32 * 1024
+"""Octets of the ids that are kept, with a space after each."""
 MAX_REFERENCES: Final = 200
 _MAX_WITH_COMMENTS: Final = 4 * MAX_ID_BYTES
 
@@ -51,16 +53,26 @@ def normalise_message_id(value: str) -> str | None:
 def parse_references(value: str) -> list[str]:
     """Normalised ids of a `References` or `In-Reply-To` value in order; malformed ones are skipped.
 
-    The last 200 are kept (inbound §10). A value without any angle brackets counts as a list of bare ids.
+    The last 200 are kept, as far as they fit into 32 KiB (inbound §10). A value without any angle brackets counts as a
+    list of bare ids.
     """
+    return kept_references(value)[0]
+
+
+def kept_references(value: str) -> tuple[list[str], bool]:
+    """`parse_references`, and whether that is all of them."""
     tokens = _ANGLED.findall(value) or _BETWEEN.split(value)
     ids: list[str] = []
-    # From the end, because the newest ancestors stand last and only they survive the cap.
+    room = MAX_REFERENCES_BYTES
+    # From the end, because the newest ancestors stand last and only they survive the caps.
     for token in reversed(tokens):
         normal = normalise_message_id(token)
-        if normal is not None:
-            ids.append(normal)
-            if len(ids) == MAX_REFERENCES:
-                break
+        if normal is None:
+            continue
+        room -= len(normal) + 1 if normal.isascii() else len(normal.encode("utf-8", "replace")) + 1
+        if room < 0 or len(ids) == MAX_REFERENCES:
+            ids.reverse()
+            return ids, False
+        ids.append(normal)
     ids.reverse()
-    return ids
+    return ids, True

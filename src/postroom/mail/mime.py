@@ -16,9 +16,9 @@ from postroom.mail.address import MAX_ADDRESSES, Address, read_addresses
 from postroom.mail.date import parse_date
 from postroom.mail.envelope import render_envelope
 from postroom.mail.header import FIELD, Headers, decode_value
-from postroom.mail.ids import normalise_message_id, parse_references
+from postroom.mail.ids import kept_references, normalise_message_id, parse_references
 
-PARSER_VERSION: Final = 3
+PARSER_VERSION: Final = 4
 """Raised whenever the same bytes would give another tree or other derived values (decision B21)."""
 
 MAX_DEPTH: Final = 32
@@ -191,15 +191,24 @@ class Message:
     @property
     def references(self) -> list[str]:
         """Normalised ids, the last 200, malformed ones skipped."""
-        return parse_references(self.headers.get("references") or "")
+        return self.kept_references()[0]
+
+    def kept_references(self) -> tuple[list[str], bool]:
+        """`references`, and whether that is all of them."""
+        return kept_references(self.headers.get("references") or "")
 
 
-def parse(raw: bytes, *, max_depth: int = MAX_DEPTH, max_parts: int = MAX_PARTS) -> Message:
-    """Scan `raw` once. Never raises on content; time is linear in its size, memory bounded by the caps."""
+def parse(raw: bytes, *, trace: int = 0, max_depth: int = MAX_DEPTH, max_parts: int = MAX_PARTS) -> Message:
+    """Scan `raw` once. Never raises on content; time is linear in its size, memory bounded by the caps.
+
+    The first `trace` octets are whole fields that we wrote before the message: how it begins, and what its line ends
+    are, is what comes after them.
+    """
     lines = raw
-    if b"\n" not in raw and b"\r" in raw:
-        lines = raw.replace(b"\r", b"\n")  # the line ends of old Macs; offsets stay what they are
-    scan = _Scan(lines, max_depth, max_parts)
+    if raw.find(b"\n", trace) < 0 and raw.find(b"\r", trace) >= 0:
+        # The line ends of old Macs; offsets stay what they are.
+        lines = raw[:trace] + raw[trace:].replace(b"\r", b"\n")
+    scan = _Scan(lines, max_depth, max_parts, trace)
     root, headers = scan.run()
     headers.label = _label_of(root)
     return Message(root, headers, len(raw), scan.degraded)
@@ -227,10 +236,12 @@ class _Scan:
         "places",
         "raw",
         "shadowed",
+        "trace",
     )
 
-    def __init__(self, raw: bytes, max_depth: int, max_parts: int) -> None:
+    def __init__(self, raw: bytes, max_depth: int, max_parts: int, trace: int = 0) -> None:
         self.raw = raw
+        self.trace = trace
         self.max_depth = min(max(1, max_depth), _DEPTH_CEILING)
         self.max_parts = max(1, max_parts)
         self.degraded = False
@@ -372,7 +383,8 @@ class _Scan:
         is skipped.
         """
         raw = self.raw
-        end = self._first_line(start) if is_message else start
+        begin = start or self.trace
+        end = self._first_line(begin) if is_message else begin
         while True:
             lines = _FIELD_LINES.match(raw, end)
             end = lines.end() if lines else end
@@ -385,14 +397,16 @@ class _Scan:
                 break
             self.degraded = True
             next_line = raw.find(b"\n", end) + 1
-            if end == start or raw.startswith(b"--", end) or not next_line or not _FIELD_START.match(raw, next_line):
+            if end == begin or raw.startswith(b"--", end) or not next_line or not _FIELD_START.match(raw, next_line):
                 body_start = end
                 break
             end = next_line
         if end - start > MAX_HEADER_BYTES:
             self.degraded = True
             end = start + MAX_HEADER_BYTES
-        fields: list[tuple[bytes, bytes]] = FIELD.findall(raw, start, end)
+        fields: list[tuple[bytes, bytes]] = FIELD.findall(raw, begin, end)
+        if begin > start:
+            fields = FIELD.findall(raw, start, begin) + fields  # a folded line at the beginning is no part of ours
         if len(fields) > MAX_FIELDS:
             self.degraded = True
             del fields[MAX_FIELDS:]

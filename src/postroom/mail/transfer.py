@@ -16,7 +16,8 @@ _BROKEN_SOFT: Final = re.compile(rb"=\r(?:\r++\n?|(?!\n))")
 _FOOTER: Final = re.compile(rb"=[ \t]*+\r?\n(?!\s*+\Z)")
 _INNER_BLANK: Final = re.compile(rb"[^\s][ \t]+[^\s]")
 _MISLABELLED: Final = 0.1
-_LOOK: Final = 2048
+LOOK: Final = 2048
+"""Octets at the start of a text that tell whether it is base64 at all."""
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _UU_BEGIN: Final = re.compile(rb"(?m)^begin [0-7]{3,4} [^\n]*\n")
 
@@ -46,7 +47,7 @@ def decode_base64(data: bytes) -> bytes:
 
 def decode_quoted_printable(data: bytes) -> bytes:
     """RFC 2045 §6.7; blanks at line ends are transport padding, malformed `=` sequences stay as written."""
-    if any(blank in data for blank in _BLANKS_BEFORE_BREAK):
+    if data.endswith((b" ", b"\t")) or any(blank in data for blank in _BLANKS_BEFORE_BREAK):
         data = _TRAILING_BLANKS.sub(b"", data)
     if b"=\r" in data:
         data = _BROKEN_SOFT.sub(b"=\r\n", data)  # else everything up to the next line feed would be lost
@@ -75,6 +76,7 @@ def decode_uuencode(data: bytes) -> bytes:
     return b"".join(out)
 
 
+_UNENCODED: Final = frozenset({"", "7bit", "8bit", "binary"})
 _DECODERS: Final = {
     "base64": decode_base64,
     "quoted-printable": decode_quoted_printable,
@@ -96,15 +98,30 @@ def decoded(raw: bytes, part: Part, limit: int | None = None) -> bytes:
     With `limit`, only the first `limit` encoded bytes are looked at.
     """
     end = part.body_end if limit is None else min(part.body_end, part.body_start + limit)
-    data = raw[part.body_start : end]
-    if part.children or (part.encoding == "base64" and part.type == "text" and _is_no_base64(data)):
+    return content(raw[part.body_start : end], part)
+
+
+def content(data: bytes, part: Part) -> bytes:
+    """As `decoded`, given the part's own octets."""
+    if part.children or is_unencoded_text(data[:LOOK], part):
         return data
     return decode(data, part.encoding)
 
 
-def _is_no_base64(data: bytes) -> bool:
-    """Whether text that is labelled base64 was never encoded: it has blanks between words."""
-    start = data[:_LOOK]
+def is_identity(part: Part) -> bool:
+    """Whether a part's octets are its content as they stand (RFC 2045 §6.2, §6.4)."""
+    return bool(part.children) or part.encoding in _UNENCODED
+
+
+def is_known(part: Part) -> bool:
+    """Whether a part's encoding is one that can be decoded."""
+    return is_identity(part) or part.encoding in _DECODERS
+
+
+def is_unencoded_text(start: bytes, part: Part) -> bool:
+    """Whether text that is labelled base64 was never encoded: there are blanks between words in its `start`."""
+    if part.encoding != "base64" or part.type != "text":
+        return False
     return len(_INNER_BLANK.findall(start)) > len(start) * _MISLABELLED / 2
 
 

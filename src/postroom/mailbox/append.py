@@ -43,6 +43,7 @@ from postroom.mailbox.models import (
     Refused,
     Source,
 )
+from postroom.mailbox.replacing import Replacing
 from postroom.mailbox.rules import is_own
 
 MAX_REFERENCE_LOOKUPS: Final = 50
@@ -189,8 +190,11 @@ class _Batch:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    def refusal(self, group: Group) -> Refused | None:
-        """Why the group can't be stored, decided before any of it is (mail-server.md A8: never partial copies)."""
+    def refusal(self, group: Group, freed: int = 0) -> Refused | None:
+        """Why the group can't be stored, decided before any of it is (mail-server.md A8: never partial copies).
+
+        `freed` octets of its one mailbox go with what it replaces.
+        """
         wanted: dict[int, int] = {}
         counted: set[tuple[int, bytes]] = set()
         for m in group:
@@ -209,7 +213,7 @@ class _Batch:
         for mailbox_id, size in wanted.items():
             box = self.boxes[mailbox_id]
             quota = box.row["quota_bytes"]
-            if quota and box.used_bytes + size > quota:
+            if quota and box.used_bytes + size - freed > quota:
                 return Refused(Refusal.MAILBOX_FULL)
         return None
 
@@ -415,14 +419,18 @@ async def append(
     if messages:
         await batch.read_numbered(conn, messages)
         await batch.read_crowds(conn, messages)
+    replacing = await Replacing.read(conn, messages, now)
     outcomes: list[GroupOutcome] = []
     for group, absent in zip(groups, missing, strict=True):
         if absent:
             outcomes.append(Refused(Refusal.MAILBOX_GONE) if gone.intersection(absent) else Busy(absent[0]))
             continue
-        outcomes.append(batch.refusal(group) or tuple(batch.add(m) for m in group))
+        refused = replacing.refusal(group) or batch.refusal(group, replacing.freed(group))
+        if refused is None:
+            replacing.take(group)
+        outcomes.append(refused or tuple(batch.add(m) for m in group))
     await batch.write(conn)
-    return outcomes
+    return await replacing.finish(outcomes)
 
 
 def _is_stranger(m: NewMessage, thread: Thread, box: Box) -> bool:

@@ -28,7 +28,9 @@ _DELETE_MESSAGES: Final = """
 DELETE FROM messages m
 WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.id = ANY ($3::bigint[])
   AND NOT EXISTS (SELECT FROM placements p WHERE p.tenant_id = m.tenant_id AND p.message_id = m.id)
-RETURNING m.thread_seq, m.blob_key, m.raw_size, m.source
+RETURNING m.thread_seq, m.blob_key, m.raw_size, m.source,
+  (SELECT array_agg(a.blob_key) FROM attachments a
+   WHERE a.tenant_id = m.tenant_id AND a.message_id = m.id AND a.blob_key IS NOT NULL) AS linked
 """
 
 _CANDIDATES: Final = """
@@ -103,4 +105,5 @@ async def remove(write: MailboxWrite, rows: Sequence[PlacementRow]) -> Removed:
     await counts.save(write)
     keys = [row["blob_key"] for row in gone]
     keys += [ledger_key(row["blob_key"]) for row in gone if row["source"] == Source.SEND]
+    keys += [key for row in gone for key in row["linked"] or ()]
     return Removed(tuple(sorted(row.uid for row in rows)), tuple(keys))

@@ -91,8 +91,7 @@ class Committed(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    pieces: tuple[bytes, ...]
-    keys: tuple[str, ...]
+    puts: tuple[PutGroup, ...]
     written: asyncio.Future[StorageError | None]
     done: asyncio.Future[GroupOutcome]
     copies: tuple[NewMessage, ...] = ()
@@ -103,8 +102,12 @@ class _Waiting:
     """Its transaction is not begun before the bytes are durable: they were slow."""
 
     @property
+    def keys(self) -> list[str]:
+        return [key for put in self.puts for key in put.keys]
+
+    @property
     def size(self) -> int:
-        return sum(map(len, self.pieces))
+        return sum(len(piece) for put in self.puts for piece in put.pieces)
 
 
 class _BytesMissing(Exception):
@@ -225,12 +228,24 @@ class Ingest:
         with self.begin(delivery.pieces, [copy.blob_key for copy in delivery.copies]) as ticket:
             return await ticket.commit(delivery.copies)
 
+    async def deliver_together(self, deliveries: Sequence[Delivery]) -> GroupOutcome:
+        """Store several messages in one transaction or none of them; the outcome has all their copies in order.
+
+        As `Ticket.commit`; a refusal is of the whole.
+        """
+        puts = tuple(PutGroup(one.pieces, [copy.blob_key for copy in one.copies]) for one in deliveries)
+        with self._begin(puts) as ticket:
+            return await ticket.commit(tuple(copy for one in deliveries for copy in one.copies))
+
     def begin(self, pieces: tuple[bytes, ...], keys: Sequence[str]) -> Ticket:
         """Have the bytes written under the keys, while the caller makes the copies for them. Raises IngestError."""
+        return self._begin((PutGroup(pieces, tuple(keys)),))
+
+    def _begin(self, puts: tuple[PutGroup, ...]) -> Ticket:
         if self._stopping:
             raise IngestError(Failure.SHUTTING_DOWN)
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(pieces, tuple(keys), loop.create_future(), loop.create_future())
+        waiting = _Waiting(puts, loop.create_future(), loop.create_future())
         size = waiting.size
         if self._pending and (
             self._pending_bytes + size > self._max_pending_bytes or self._pending >= self._max_pending
@@ -279,9 +294,10 @@ class Ingest:
             if not batch:
                 self._wake_writers.clear()
                 continue
-            results = await self._put([PutGroup(w.pieces, w.keys) for w in batch])
-            for waiting, error in zip(batch, results, strict=True):
-                waiting.written.set_result(error)
+            results = iter(await self._put([put for w in batch for put in w.puts]))
+            for waiting in batch:
+                errors = [next(results) for _ in waiting.puts]
+                waiting.written.set_result(next((error for error in errors if error is not None), None))
                 if waiting.bytes_first:
                     self._wake_committers.set()
 
@@ -442,6 +458,7 @@ class Ingest:
                 orphans += waiting.keys
             else:
                 stored += [one for one in outcome if not one.duplicate]
+                orphans += [key for one in outcome for key in one.replaced_keys]
                 orphans += [
                     copy.blob_key
                     for copy, one in zip(waiting.copies, outcome, strict=True)

@@ -124,6 +124,7 @@ class PartInfo:
     """An attachment of a message: where it is in the part tree and what it calls itself."""
 
     part_path: str
+    """Of its part (`2.1`), or of the part that it is packed in and its place there, from one (`2.1/3`)."""
     filename: str | None
     content_type: str
     size: int
@@ -133,6 +134,17 @@ class PartInfo:
     """The media type that its first bytes speak of, where they speak of one."""
     risk: str | None = None
     """What makes it dangerous (inbound.md §25)."""
+
+
+def part_of(part_path: str) -> tuple[int, ...]:
+    """The numbers of the part that an attachment is, or is packed in."""
+    return tuple(int(number) for number in part_path.partition("/")[0].split("."))
+
+
+def part_place(part_path: str) -> int | None:
+    """The place of an attachment in the part that it is packed in, from one; None for one that is a part itself."""
+    _, packed, place = part_path.partition("/")
+    return int(place) if packed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +245,14 @@ class Filing:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A placement, named by what never changes of it."""
+
+    folder: FolderKey
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewMessage:
     """One copy of a message for one mailbox. Every id is fixed before the transaction (B15)."""
 
@@ -260,6 +280,8 @@ class NewMessage:
     """None: its headers alone say which thread it belongs to."""
     uid: int = 0
     """The UID that it had elsewhere and is to have here; it gets the next one above where that is not free any more."""
+    replaces: Place | None = None
+    """What goes for good in the same transaction; it is refused when that is not there (RFC 8508)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +296,8 @@ class Appended:
     uid_validity: int
     modseq: int
     duplicate: bool = False
+    replaced_keys: tuple[str, ...] = ()
+    """Keys of bytes that went with what it replaced."""
 
 
 class Refusal(StrEnum):
@@ -283,6 +307,10 @@ class Refusal(StrEnum):
     MAILBOX_GONE = "mailbox_gone"
     FOLDER_GONE = "folder_gone"
     UID_EXHAUSTED = "uid_exhausted"
+    REPLACED_GONE = "replaced_gone"
+    """What was to be replaced is not there (any more)."""
+    REPLACED_IN_USE = "replaced_in_use"
+    """What was to be replaced is still to be sent (mail-server C3)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Final
 import asyncpg
 
 from postroom.base.errors import PostroomError
-from postroom.mailbox.models import FLAG_DELETED, FLAG_SEEN, FolderKey
+from postroom.db.pool import Connection
+from postroom.mailbox.models import FLAG_DELETED, FLAG_SEEN, FolderKey, MailboxRef
 from postroom.mailbox.rules import Flags
 from postroom.mailbox.writing import MailboxWrite
 
@@ -88,8 +89,12 @@ def _row(row: asyncpg.Record) -> PlacementRow:
 
 async def rows_in_folder(write: MailboxWrite, folder_id: FolderKey, uids: Sequence[int]) -> list[PlacementRow]:
     """Those of `uids` that exist, by UID."""
-    rows = await write.conn.fetch(_IN_FOLDER, write.ref.tenant_id, write.ref.mailbox_id, folder_id, uids)
-    return list(map(_row, rows))
+    return await read_rows(write.conn, write.ref, folder_id, uids)
+
+
+async def read_rows(conn: Connection, ref: MailboxRef, folder_id: FolderKey, uids: Sequence[int]) -> list[PlacementRow]:
+    """As `rows_in_folder`, of a mailbox that the caller's transaction has locked."""
+    return list(map(_row, await conn.fetch(_IN_FOLDER, ref.tenant_id, ref.mailbox_id, folder_id, uids)))
 
 
 async def rows_of_messages(write: MailboxWrite, message_ids: Sequence[int]) -> list[PlacementRow]:

@@ -50,7 +50,8 @@ class AttachmentView:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentSource:
-    """An attachment and where its bytes are: a part, by path, of the part tree of the message's raw bytes."""
+    """An attachment and where its bytes are: a part, by path, of the part tree of the message's raw bytes; or all of
+    `file_key`, where the message only links to it."""
 
     attachment: AttachmentView
     message_id: str
@@ -58,6 +59,7 @@ class AttachmentSource:
     raw_size: int
     prefix_len: int
     part_tree: bytes
+    file_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,13 @@ class MessageQueries:
         if row["public_id"] is None:
             raise PostroomError("attachment_not_found")
         return AttachmentSource(
-            _attachment(row), message_id, row["blob_key"], row["raw_size"], row["raw_prefix_len"], row["part_tree"]
+            _attachment(row),
+            message_id,
+            row["blob_key"],
+            row["raw_size"],
+            row["raw_prefix_len"],
+            row["part_tree"],
+            row["file_key"],
         )
 
     async def _messages(

@@ -134,7 +134,7 @@ WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, ki
 
 ATTACHMENT: Final = """
 SELECT m.blob_key, m.raw_size, m.raw_prefix_len, m.part_tree, a.public_id, a.part_path, a.filename, a.content_type,
-       a.size, a.disposition, a.content_id, a.sniffed_type, a.risk
+       a.size, a.disposition, a.content_id, a.sniffed_type, a.risk, a.blob_key AS file_key
 FROM messages m
 LEFT JOIN attachments a ON a.tenant_id = m.tenant_id AND a.message_id = m.id AND a.public_id = $4
 WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.public_id = $3

@@ -54,6 +54,22 @@ WHERE tenant_id = $1 AND mailbox_id = $2 AND seq > $4 AND folder_id = $3 AND kin
 """
 
 
+_USAGE: Final = "SELECT used_bytes, quota_bytes FROM mailboxes WHERE tenant_id = $1 AND id = $2 AND NOT erased"
+
+_DELETED_BYTES: Final = """
+SELECT coalesce(sum(size), 0) FROM placements
+WHERE tenant_id = $1 AND mailbox_id = $2 AND folder_id = $3 AND '$deleted' = ANY (flags)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Octets that a mailbox holds, and may hold; None without a limit."""
+
+    used_bytes: int
+    quota_bytes: int | None
+
+
 class Columns(Flag):
     """What `fetch_rows` reads beside the placement itself; a FETCH of flags and dates needs nothing."""
 
@@ -168,6 +184,19 @@ class FolderReads:
         placed = [state for state in states if state.uid >= uid_next]
         flags = [state for state in states if state.uid < uid_next]
         return FolderChanges(folder, now, log_end, placed, flags, removed, complete)
+
+    async def usage(self, ref: MailboxRef) -> Usage:
+        """What the mailbox holds (mail-server E4). Raises `identity_not_found`."""
+        async with self._database.acquire() as conn:
+            row = await conn.fetchrow(_USAGE, ref.tenant_id, ref.mailbox_id)
+        if row is None:
+            raise PostroomError("identity_not_found")
+        return Usage(row["used_bytes"], row["quota_bytes"] or None)
+
+    async def deleted_bytes(self, ref: MailboxRef, folder_id: FolderKey) -> int:
+        """Octets of the messages that are `$deleted` in a folder; those that stand elsewhere, too, are counted."""
+        async with self._database.acquire() as conn:
+            return int(await conn.fetchval(_DELETED_BYTES, ref.tenant_id, ref.mailbox_id, folder_id))
 
     async def removed_since(self, ref: MailboxRef, folder_id: FolderKey, modseq: int) -> list[int] | None:
         """UIDs that went after `modseq`, ascending; None when the log does not reach back so far (RFC 7162 §3.2.5).

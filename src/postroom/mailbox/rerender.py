@@ -270,13 +270,14 @@ def _moved(stored: bytes, content: Content, paths: Sequence[str]) -> tuple[tuple
     starts, found = _starts(before), {start: path for path, start in _starts(after).items()}
     moved = []
     for path in paths:
-        start = starts.get(path)
+        part, packed, place = path.partition("/")
+        start = starts.get(part)
         if start is None:
             continue  # It was never served.
         if start not in found:
             return None
-        if found[start] != path:
-            moved.append((path, found[start]))
+        if found[start] != part:
+            moved.append((path, f"{found[start]}{packed}{place}"))
     return tuple(moved)
 
 

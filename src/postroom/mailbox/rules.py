@@ -27,6 +27,8 @@ MAX_FLAG_LENGTH: Final = 100
 _REFUSED_SEGMENTS: Final = frozenset({"", ".", ".."})
 # `/` separates; the rest has a meaning in paths of some file system or in Maildir names.
 _REFUSED_CHARACTERS: Final = frozenset("\\:")
+# Controls and surrogates; line and paragraph separators (RFC 6855 §3).
+_REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 # An IMAP atom (RFC 3501 §9) in lower case, so that every flag can be told to every client; `$` begins a system flag or
 # keyword.
 _FLAG: Final = re.compile(r"[!#$&'+,\-./0-9:;<=>?@\[^_`a-z|}~]+")
@@ -79,8 +81,8 @@ def folder_name(raw: str) -> str:
 def _check_segment(segment: str) -> None:
     if segment in _REFUSED_SEGMENTS:
         raise invalid("name", "a name is empty, `.` or `..`")
-    if any(c in _REFUSED_CHARACTERS or unicodedata.category(c) in ("Cc", "Cs") for c in segment):
-        raise invalid("name", "a name has a backslash, colon or control character")
+    if any(c in _REFUSED_CHARACTERS or unicodedata.category(c) in _REFUSED_CATEGORIES for c in segment):
+        raise invalid("name", "a name has a backslash, colon, control character or line separator")
     if len(segment.encode()) > MAX_SEGMENT_BYTES:
         raise invalid("name", f"a name has at most {MAX_SEGMENT_BYTES} bytes")
 

@@ -19,6 +19,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import StorageError
 from postroom.db import Connection, Database, is_serialization
 from postroom.mailbox import expunge, flags, folders, placing, threads, transfer
+from postroom.mailbox.annotations import Annotations
 from postroom.mailbox.expunge import MessagesInUse, Removed
 from postroom.mailbox.flags import FlagsNow
 from postroom.mailbox.models import Folder, FolderKey, MailboxRef, SpecialUse
@@ -64,6 +65,7 @@ class Mailboxes:
         self._ids = ids
         self._changed = changed
         self.reads = FolderReads(database)
+        self.annotations = Annotations(database)
         self.queries = MessageQueries(database)
 
     # -- folders -------------------------------------------------------------------------------------------------------
@@ -285,6 +287,23 @@ class Mailboxes:
         if kept:
             raise MessagesInUse
         return gone
+
+    async def remove(self, ref: MailboxRef, folder_id: FolderKey, uid: int) -> bool:
+        """Remove one placement for good, whatever its flags; False when it is not there.
+
+        Raises `folder_not_found`; MessagesInUse when the message is still to be sent.
+        """
+
+        async def step(write: MailboxWrite) -> Removed:
+            await folders.by_key(write.conn, write.ref, folder_id)
+            rows = await placing.rows_in_folder(write, folder_id, [uid])
+            if any(row.leaves for row in rows):
+                raise MessagesInUse
+            return await expunge.remove(write, rows)
+
+        removed = await self._write(ref, step)
+        await self._drop_bytes(removed)
+        return bool(removed.uids)
 
     async def _expunge_steps(
         self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int] | None

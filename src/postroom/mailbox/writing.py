@@ -154,6 +154,14 @@ async def begin_write(conn: Connection, ref: MailboxRef, now: datetime) -> Mailb
     return _write(conn, ref, row, now)
 
 
+async def go_on_writing(conn: Connection, ref: MailboxRef, now: datetime) -> MailboxWrite:
+    """The mailbox as this transaction has locked and changed it: what else it changes has the same modseq."""
+    row = await conn.fetchrow(_LOCK, ref.tenant_id, ref.mailbox_id)
+    write = _write(conn, ref, row, now)
+    write.modseq -= 1
+    return write
+
+
 async def begin_writes(conn: Connection, refs: Collection[MailboxRef], now: datetime) -> dict[MailboxRef, MailboxWrite]:
     """Lock those of the mailboxes that nobody holds, inside the caller's open transaction. Of one that is missing in
     the answer `begin_write` says why. End with `finish_writes`.

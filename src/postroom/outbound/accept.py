@@ -19,7 +19,7 @@ from postroom.blobs.store import BlobStore, PutGroup, StorageError, put_durably
 from postroom.db.pool import Connection, Database
 from postroom.events.outgoing import all_suppressed
 from postroom.inbound.receive import raw_key
-from postroom.mailbox import folders
+from postroom.mailbox import folders, linked_files
 from postroom.mailbox.committing import Committing, DatabaseAway, LockTimeout
 from postroom.mailbox.models import (
     FLAG_SEEN,
@@ -84,6 +84,15 @@ class Acceptance:
                 await store.insert(
                     conn, outgoing, _accepted(outgoing, outcome[0], message), wire_key=wire_key(outgoing)
                 )
+                if outgoing.linked:
+                    await linked_files.insert(
+                        conn,
+                        outgoing.mailbox.tenant_id,
+                        outgoing.id,
+                        outgoing.linked,
+                        file_keys(outgoing),
+                        after=len(outgoing.content.attachments),
+                    )
                 if also is not None:
                     await also(conn)
 
@@ -158,6 +167,8 @@ def _objects(outgoing: Outgoing, key: str) -> list[PutGroup]:
         # Nothing is composed or signed: one object under both keys.
         return [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
     groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
+    files = zip(outgoing.linked, file_keys(outgoing), strict=True)
+    groups += [PutGroup((file.content,), (one,)) for file, one in files]
     entry = outgoing.ledger
     if entry is not None:
         # So that a retry sends nothing a second time after the database was restored to a time before (outbound §3.4).
@@ -176,6 +187,12 @@ def _objects(outgoing: Outgoing, key: str) -> list[PutGroup]:
 def wire_key(outgoing: Outgoing) -> str:
     """Where the bytes that go out are kept until nothing is to be sent any more (data-model.md §15)."""
     return f"t/{outgoing.tenant_id}/i/{outgoing.identity_id}/out/{outgoing.id}.eml"
+
+
+def file_keys(outgoing: Outgoing) -> list[str]:
+    """Where the files are kept that it links to."""
+    owner = (outgoing.tenant_id, outgoing.identity_id, outgoing.id)
+    return [linked_files.file_key(*owner, file.id) for file in outgoing.linked]
 
 
 def _accepted(outgoing: Outgoing, stored: Appended, message: NewMessage) -> Accepted:

@@ -85,16 +85,18 @@ RETURNING t.claim_token, t.tenant_id, t.id, t.message_id, t.mailbox_id, t.domain
 # tenant's rows for long.
 _MESSAGES: Final = """
 SELECT o.*, m.*, b.*, i.status <> 'active' OR t.status <> 'active' AS is_stopped, i.is_system,
-  t.mode = 'test' AS is_test,
-  d.status AS domain_status, d.enabled AS domain_enabled, d.kind = 'platform' AS from_platform
+  t.mode = 'test' AS is_test, t.is_paused, t.may_fall_back,
+  d.status AS domain_status, d.enabled AS domain_enabled, d.kind = 'platform' AS from_platform,
+  d.sending_paused_at IS NOT NULL AS domain_paused,
+  EXISTS (SELECT FROM ops_switches s WHERE s.name = 'read_only' AND s.state = 'on') AS is_read_only
 FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, message_id)
 CROSS JOIN LATERAL (
   SELECT o.tenant_id, o.message_id, o.mailbox_id, o.operation, o.envelope_from, o.wire_key, o.wire_size, o.eight_bit,
-    o.smtputf8, o.dsn_ret, o.dsn_envid, o.accepted_at, o.provider_message_id, o.kind
+    o.smtputf8, o.dsn_ret, o.dsn_envid, o.accepted_at, o.provider_message_id, o.kind, o.sent_from
   FROM outbound_messages o WHERE o.tenant_id = k.tenant_id AND o.message_id = k.message_id LIMIT 1
 ) o
 CROSS JOIN LATERAL (
-  SELECT m.public_id, m.rfc_message_id, m.from_address FROM messages m
+  SELECT m.public_id, m.rfc_message_id, coalesce(o.sent_from, m.from_address) AS from_address FROM messages m
   WHERE m.tenant_id = k.tenant_id AND m.id = k.message_id LIMIT 1
 ) m
 CROSS JOIN LATERAL (
@@ -105,9 +107,13 @@ CROSS JOIN LATERAL (
   SELECT i.status, i.is_system FROM identities i
   WHERE i.tenant_id + 0 = k.tenant_id AND i.public_id = b.identity_public_id LIMIT 1
 ) i
-CROSS JOIN LATERAL (SELECT t.status, t.mode FROM tenants t WHERE t.id = k.tenant_id LIMIT 1) t
+CROSS JOIN LATERAL (
+  SELECT t.status, t.mode, t.sending_paused_at IS NOT NULL AS is_paused,
+    coalesce(t.policy_json ->> 'domain_fallback', 'true') <> 'false' AS may_fall_back
+  FROM tenants t WHERE t.id = k.tenant_id LIMIT 1
+) t
 LEFT JOIN LATERAL (
-  SELECT d.status, d.enabled, d.kind FROM domains d
+  SELECT d.status, d.enabled, d.kind, d.sending_paused_at FROM domains d
   WHERE d.name = lower(substring(m.from_address FROM '[^@]*$')) AND (d.tenant_id = k.tenant_id OR d.tenant_id IS NULL)
   LIMIT 1
 ) d ON true
@@ -166,6 +172,7 @@ class FromDomain:
     status: str
     enabled: bool
     is_platform: bool
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,12 @@ class Letter:
     is_stopped: bool
     is_system: bool
     domain: FromDomain | None
+    is_paused: bool = False
+    """Nothing is sent for the tenant (G12)."""
+    is_read_only: bool = False
+    """Nothing leaves the deployment (J33)."""
+    may_fall_back: bool = False
+    """Whether the tenant wants its mail to leave from the platform address while the domain of From fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,10 +369,13 @@ def _letter(row: Any) -> Letter:
         is_stopped=row["is_stopped"],
         is_system=row["is_system"],
         domain=_domain(row),
+        is_paused=row["is_paused"],
+        is_read_only=row["is_read_only"],
+        may_fall_back=row["may_fall_back"],
     )
 
 
 def _domain(row: Any) -> FromDomain | None:
     if row["domain_status"] is None:
         return None
-    return FromDomain(row["domain_status"], row["domain_enabled"], row["from_platform"])
+    return FromDomain(row["domain_status"], row["domain_enabled"], row["from_platform"], row["domain_paused"])

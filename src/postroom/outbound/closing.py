@@ -4,6 +4,7 @@ knows (outbound §16, §17; FR-OUT-11, FR-DLV-7, E7)."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from postroom.db.pool import Connection, Database
 from postroom.events import catalogue, outbox
 from postroom.events.outbox import MessageEvent
 from postroom.events.outgoing import summary
-from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.models import MailboxRef, Mailpoint
 from postroom.mailbox.queries import Include, MessageQueries, MessageView
 from postroom.mailbox.writing import MailboxWrite, begin_write
 from postroom.outbound import outcome_sql
@@ -31,7 +32,7 @@ log = base_log.get("outbound")
 RESOLVED_NOT_SENT: Final = "resolved_not_sent"
 
 _FIND: Final = """
-SELECT m.id, m.status, o.provider, b.tenant_public_id, b.identity_public_id, t.mode = 'test' AS is_test
+SELECT m.id, m.status, o.provider, o.sent_from, b.tenant_public_id, b.identity_public_id, t.mode = 'test' AS is_test
 FROM messages m
 JOIN mailboxes b ON b.tenant_id = m.tenant_id AND b.id = m.mailbox_id
 JOIN tenants t ON t.id = m.tenant_id
@@ -146,7 +147,11 @@ class Closing:
         provider = row["provider"] or "direct"
         if provider == "local":
             provider = "loopback" if row["is_test"] else "direct"
-        kind, data = catalogue.message_sent(summary(view, status.value), provider, None)
+        sent_from = row["sent_from"]
+        if sent_from is not None:
+            view = replace(view, sender=Mailpoint(sent_from, view.sender.name if view.sender is not None else ""))
+        shown = summary(view, status.value)
+        kind, data = catalogue.message_sent(shown, provider, None, via_fallback=sent_from is not None)
         owner = (row["tenant_public_id"], row["identity_public_id"])
         event = MessageEvent(write, *owner, row["id"], kind, data)
         await outbox.put([event], occurred_at=write.now, new_id=self._ids.new)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from postroom.accounts.policy import Disclosure
+from postroom.directory.models import IdentityKind
 from postroom.inbound.describe import describe
 from postroom.mail import body, mime
 from postroom.mail.address import Address, parse_addresses
@@ -17,6 +19,7 @@ from postroom.mail.compose import (
     Attachment,
     AutoSubmitted,
     Body,
+    Composed,
     ComposeError,
     Draft,
     Forwarded,
@@ -32,12 +35,15 @@ from postroom.mail.compose.fields import is_writable_id
 from postroom.mail.content import EXTRACTED_LIMIT, safe_html
 from postroom.mail.subject import clean_subject
 from postroom.mail.transfer import decoded
+from postroom.mailbox.linked_files import LinkedFile
 from postroom.mailbox.models import Content, Mailpoint, RecipientKind
 from postroom.mailbox.queries import MessageView
 from postroom.outbound.facts import Facts, has_own_id
+from postroom.outbound.file_links import LinkPlan
 from postroom.outbound.models import Operation, RecipientField, SendKind
-from postroom.outbound.policy import Chosen, Decision, SendRules
+from postroom.outbound.policy import Chosen, Decision
 from postroom.outbound.request import SendRequest
+from postroom.outbound.send_rules import SendRules
 
 QUICK_OCTETS: Final = 24 * 1024
 QUICK_TAGS: Final = 150
@@ -72,6 +78,10 @@ class Job:
     kind: SendKind
     boundary: str
     limit: int
+    disclosure: str | None = None
+    """What both bodies end with: that an AI wrote it (E8)."""
+    links: LinkPlan | None = None
+    """What links in place of large attachments are made with; None: a message that is too large is refused (G5)."""
 
     @property
     def is_quick(self) -> bool:
@@ -93,6 +103,8 @@ class Written:
     octets: bytes = field(repr=False)
     content: Content = field(repr=False)
     eight_bit: bool
+    linked: tuple[LinkedFile, ...] = ()
+    """Files that it links to and does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +121,43 @@ def write(job: Job, now: datetime) -> Written | Unwritable:
     if job.original is not None and job.original.raw is not None:
         html, more = _opened(job.original)
         files += more
-    if sum(file.octets for file in files) > job.limit:
+    if job.links is None and sum(file.octets for file in files) > job.limit:
         return Unwritable("message_too_large", "attachments")
     words = job.words
     if words.html is None and html is not None:
         words = Body(words.text, "")  # the caller wrote nothing: the original's look is not lost
-    bodies = assemble(
-        words,
-        forwarded=_note(job.original, html),
-        signature=job.signature,
-        unsubscribe_url=job.unsubscribe_url,
-    )
+    linked: list[int] = []
     try:
-        composed = compose(
-            replace(job.draft, text=bodies.text, html=bodies.html, attachments=tuple(files)), job.boundary
-        )
-        if composed.size > job.limit:
-            return Unwritable("message_too_large", "attachments")
+        while True:
+            composed = _composed(job, words, _note(job.original, html), files, linked)
+            if composed.size <= job.limit:
+                break
+            further = () if job.links is None else job.links.further(composed.size, files, linked, job.limit)
+            if not further:
+                return Unwritable("message_too_large", "attachments")
+            linked += further
         octets = composed.to_bytes()
     except ComposeError as error:
         return Unwritable("invalid_request", _MEMBERS.get(error.field, error.field.lower()))
     content = describe(b"", octets, now)
-    return Written(octets, _stored(job, content), composed.eight_bit)
+    stored = () if job.links is None else tuple(job.links.file(at, files[at]) for at in linked)
+    return Written(octets, _stored(job, content), composed.eight_bit, stored)
+
+
+def _composed(
+    job: Job, words: Body, note: Forwarded | None, files: Sequence[Attachment], linked: Sequence[int]
+) -> Composed:
+    """The message with links to the files at `linked`, and the others in it. Raises ComposeError."""
+    bodies = assemble(
+        words,
+        forwarded=note,
+        signature=job.signature,
+        links=[] if job.links is None else [job.links.link(at, files[at]) for at in linked],
+        disclosure=job.disclosure,
+        unsubscribe_url=job.unsubscribe_url,
+    )
+    held = tuple(file for at, file in enumerate(files) if at not in linked)
+    return compose(replace(job.draft, text=bodies.text, html=bodies.html, attachments=held), job.boundary)
 
 
 # Of what the composer complains, as members of a request.
@@ -212,6 +239,7 @@ def job_for(
     message: str,
     raw: bytes | None,
     reply_to: Address | None = None,
+    links: LinkPlan | None = None,
 ) -> Job:
     """The job of a decided request for the new message id `message`; `raw` is the message that is forwarded, when its
     HTML or attachments are needed; `reply_to` is where answers go if not to From. Pure."""
@@ -222,6 +250,7 @@ def job_for(
     references = () if parent is None else references_after(parent)
     in_reply_to = parent.rfc_message_id if parent is not None and answers else None
     ulid = message.partition("_")[2]
+    is_agent = identity.kind is IdentityKind.AGENT and not identity.is_system
     marketing = request.kind is SendKind.MARKETING and request.unsubscribe is not None
     draft = Draft(
         from_=Address(identity.display_name, local, domain),
@@ -236,6 +265,7 @@ def job_for(
         auto_submitted=AutoSubmitted.REPLIED if request.kind is SendKind.AUTO_REPLY else None,
         list_unsubscribe=_unsubscribe(request) if marketing else None,
         hop=decision.hop,
+        ai_generated=rules.disclosure is Disclosure.HEADER and is_agent,
         headers=decision.headers,
     )
     return Job(
@@ -249,6 +279,8 @@ def job_for(
         kind=request.kind,
         boundary=ulid,
         limit=rules.max_composed,
+        disclosure=rules.disclosure_text if rules.disclosure is Disclosure.FOOTER and is_agent else None,
+        links=links,
     )
 
 

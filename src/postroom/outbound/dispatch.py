@@ -24,7 +24,8 @@ from postroom.db.pool import Database
 from postroom.mail.compose.downgrade import DowngradeError, Obstacle
 from postroom.outbound import claiming, rules, wire
 from postroom.outbound.claiming import Group, Room
-from postroom.outbound.gates import gate
+from postroom.outbound.fallback import FallBack, no_fallback
+from postroom.outbound.gates import Way, gate, standstill
 from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
 from postroom.outbound.return_paths import own_sender
@@ -93,7 +94,7 @@ class _Lane:
 class Dispatcher:
     """One per worker process; any number of processes may run one. `run` it as a task, `wake` it when something was
     accepted, `drain` it before the process ends. `marketing_direct` (`outbound.marketing_direct`): marketing may leave
-    from this server's address.
+    from this server's address. `fall_back` sees to it that a message leaves from the platform address.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Dispatcher:
         offload: Offload,
         return_path: ReturnPath = own_sender,
         marketing_direct: bool = False,
+        fall_back: FallBack = no_fallback,
         limits: DispatchLimits | None = None,
     ) -> None:
         self._database = database
@@ -119,6 +121,7 @@ class Dispatcher:
         self._offload = offload
         self._return_path = return_path
         self._marketing_direct = marketing_direct
+        self._fall_back = fall_back
         self._limits = limits or DispatchLimits()
         self._lanes: dict[str, _Lane] = {}
         self._remembered: OrderedDict[str, _Lane] = OrderedDict()
@@ -336,6 +339,10 @@ class Dispatcher:
     # -- one group -----------------------------------------------------------------------------------------------------
 
     async def _handle(self, lane: _Lane, group: Group) -> None:
+        wait = standstill(group)
+        if wait is not None:
+            await self._give_back([group], self._clock.now() + wait)
+            return
         began = self._clock.monotonic()
         result = await self._result(lane, group)
         if result is None:
@@ -370,6 +377,10 @@ class Dispatcher:
             further = await self._result(lane, replace(group, recipients=rest)) if rest else None
             return Result(group, reports + (further.reports if further is not None else ()))
         held = gate(group, marketing_direct=self._marketing_direct)
+        if held is Way.FALLBACK:
+            held = await self._fall_back(group)
+            if held is None:
+                return None  # it is claimed anew, as it is by then
         if held is not None:
             return Result(group, _all(group, held), attempted=False)
         if group.letter.wire_key is None and group.route is not RouteKind.SIMULATOR:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from postroom.accounts.models import Mode, TenantStatus
 from postroom.base.errors import PostroomError
@@ -34,9 +34,13 @@ INVISIBLE: Final = frozenset({"hidden", "throttled"})
 Suppressions = Callable[[int, Sequence[str]], Awaitable[Mapping[str, str]]]
 """Of a tenant's addresses, those that nothing is sent to, with the reason (`hard_bounce`, `complaint`, …)."""
 
-_TENANT: Final = "SELECT status, mode FROM tenants WHERE id = $1"
+_TENANT: Final = """
+SELECT status, mode, sending_paused_at IS NOT NULL AS is_paused, sending_pause_reason, policy_json FROM tenants
+WHERE id = $1
+"""
 _DOMAINS: Final = """
-SELECT id, status FROM domains WHERE id = ANY ($2::bigint[]) AND (tenant_id = $1 OR tenant_id IS NULL)
+SELECT id, status, sending_paused_at IS NOT NULL AS is_paused FROM domains
+WHERE id = ANY ($2::bigint[]) AND (tenant_id = $1 OR tenant_id IS NULL)
 """
 _HOSTED: Final = """
 SELECT a.address FROM addresses a JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
@@ -59,6 +63,7 @@ SELECT count(*) FROM ours
 WHERE automatic AND status NOT IN ('canceled', 'rejected', 'failed', 'suppressed')
   AND id > coalesce((SELECT max(id) FROM ours WHERE NOT automatic), 0)
 """
+_PINNED: Final = "SELECT fallback_pinned FROM threads WHERE tenant_id = $1 AND mailbox_id = $2 AND public_id = $3"
 _WRITTEN_FROM: Final = """
 SELECT a.address FROM unnest($4::text[]) AS a (address)
 WHERE EXISTS (
@@ -85,6 +90,8 @@ class ThreadFacts:
     """Automatic answers since the last message that was none; counted for automatic answers only."""
     written_from: frozenset[str]
     """Retiring addresses of ours that wrote into it."""
+    is_pinned: bool = False
+    """Written from the platform address, since the usual one failed (FR-DOM-6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,11 @@ class Facts:
     hosted: frozenset[str]
     """Of the candidates, addresses of the tenant that take mail; read for test tenants only."""
     suppressed: Mapping[str, str]
+    pause: str | None = None
+    """Why the tenant sends nothing (G12)."""
+    paused_domains: frozenset[int] = frozenset()
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """What the tenant has set (`accounts.policy`)."""
 
 
 class FactReader:
@@ -150,6 +162,9 @@ class FactReader:
             written_to=written,
             hosted=frozenset(row["address"] for row in hosted),
             suppressed=suppressed,
+            pause=tenant["sending_pause_reason"] if tenant["is_paused"] else None,
+            paused_domains=frozenset(row["id"] for row in domains if row["is_paused"]),
+            policy=tenant["policy_json"],
         )
 
     async def thread(self, identity: Identity, thread_id: str, kind: SendKind) -> ThreadFacts | None:
@@ -169,6 +184,7 @@ class FactReader:
         async with self._database.acquire() as conn:
             automatic = await conn.fetchval(_AUTOMATIC, *where) if kind is SendKind.AUTO_REPLY else 0
             wrote = await conn.fetch(_WRITTEN_FROM, *where, retiring) if retiring else []
+            pinned = await conn.fetchval(_PINNED, *where)
         return ThreadFacts(
             id=thread_id,
             number=view.number,
@@ -178,6 +194,7 @@ class FactReader:
             parent=next((item for item in newest if has_own_id(item)), newest[0] if newest else None),
             automatic=int(automatic or 0),
             written_from=frozenset(row["address"] for row in wrote),
+            is_pinned=bool(pinned),
         )
 
     async def _suppressed(self, tenant_id: int, addresses: Sequence[str]) -> Mapping[str, str]:

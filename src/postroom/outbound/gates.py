@@ -7,6 +7,8 @@ nothing about them.
 
 from __future__ import annotations
 
+from datetime import timedelta
+from enum import Enum
 from typing import Final
 
 from postroom.outbound.claiming import FromDomain, Group
@@ -23,42 +25,99 @@ _READY: Final = frozenset({"healthy", "degraded", "active"})
 _BROKEN: Final = frozenset({"failing", "suspended"})
 _LEAVING: Final = frozenset({"removing", "removed"})
 _OTHERS: Final = frozenset({Operation.REDIRECT, Operation.BOUNCE})
+COMPOSED: Final = frozenset({Operation.SEND, Operation.REPLY, Operation.REPLY_ALL, Operation.FORWARD})
+"""What was written here. What a person submitted is never rewritten (D10)."""
+READ_ONLY_WAIT: Final = timedelta(seconds=300)
 
 
-def gate(group: Group, *, marketing_direct: bool) -> Outcome | Decided | None:
-    """What becomes of all recipients of a claimed group, without anybody being asked; None when it may be tried.
+FALLBACK_FAILED: Final = Decided(
+    Status.FAILED,
+    reason=NO_FALLBACK,
+    enhanced="5.7.1",
+    text="The sender's domain fails its checks",
+    counts=False,
+)
+"""What becomes of mail from a domain that fails where there is no other to send from."""
+
+
+class Way(Enum):
+    """How it leaves, if not as it was written."""
+
+    FALLBACK = "fallback"
+    """From the identity's platform address (`fallback`)."""
+
+
+def standstill(group: Group) -> timedelta | None:
+    """How long the group is put back for, since nothing leaves the deployment: no try and no wait counts, however long
+    that lasts. What a lost worker had begun is told apart all the same."""
+    letter = group.letter
+    begun = any(one.data_started_at is not None for one in group.recipients)
+    return READ_ONLY_WAIT if letter.is_read_only and not _is_of_system(group) and not begun else None
+
+
+def gate(group: Group, *, marketing_direct: bool) -> Outcome | Decided | Way | None:
+    """What becomes of all recipients of a claimed group, without anybody being asked; None when it may be tried as it
+    is.
 
     `marketing_direct`: whether marketing may share this server's address (FR-OUT-15).
     """
     letter = group.letter
     if letter.is_stopped:
         return _stopped(group)
+    if letter.is_read_only and not _is_of_system(group):
+        return paused("Nothing leaves this deployment at the moment")
     scripted = group.route is RouteKind.SIMULATOR and not _is_untouched(group)
-    if scripted or letter.operation in _OTHERS:
+    if scripted:
+        return None
+    if letter.is_paused and not _is_of_system(group):
+        return paused("Sending is paused for the tenant")
+    if letter.operation in _OTHERS:
         return None
     verdict = None if letter.domain is None else _of_domain(letter.domain, group)
-    if verdict is None and letter.kind is SendKind.MARKETING and not letter.is_test:
-        from_platform = letter.domain is not None and letter.domain.is_platform
+    leaves = verdict is None or verdict is Way.FALLBACK
+    if leaves and letter.kind is SendKind.MARKETING and not letter.is_test:
+        from_platform = verdict is Way.FALLBACK or (letter.domain is not None and letter.domain.is_platform)
         if from_platform or not marketing_direct:
             text = "Marketing may not be sent from this domain"
             return Decided(Status.REJECTED, reason=MARKETING, enhanced="5.7.1", text=text, counts=False)
     return verdict
 
 
-def _of_domain(domain: FromDomain, group: Group) -> Outcome | Decided | None:
+def _is_of_system(group: Group) -> bool:
+    """Whether the deployment itself speaks, as with a notice; what is passed on has a hidden owner, too, but is not its
+    own."""
+    letter = group.letter
+    return letter.operation is Operation.BOUNCE or (letter.is_system and letter.operation is not Operation.REDIRECT)
+
+
+def _of_domain(domain: FromDomain, group: Group) -> Outcome | Decided | Way | None:
+    letter = group.letter
     if domain.status in _LEAVING:
         text = "The sender's domain is being removed"
         return Decided(Status.REJECTED, reason=DOMAIN_GONE, enhanced="5.7.1", text=text, counts=False)
     if not domain.enabled:
         return paused("The sender's domain is disabled")
+    if domain.is_paused and not letter.is_system:
+        return paused("Sending is paused for the sender's domain")
     if domain.status in _READY:
         return None
     # Between attempts nothing is decided anew: somebody may have the message already. What the system tells people
     # waits, too, for it has no other address.
-    if domain.status not in _BROKEN or not _is_untouched(group) or group.letter.is_system:
+    if domain.status not in _BROKEN or not _is_untouched(group) or letter.is_system:
         return paused("The sender's domain is not ready")
-    text = "The sender's domain fails its checks"
-    return Decided(Status.FAILED, reason=NO_FALLBACK, enhanced="5.7.1", text=text, counts=False)
+    if letter.may_fall_back and letter.operation in COMPOSED and not domain.is_platform:
+        return Way.FALLBACK
+    return FALLBACK_FAILED
+
+
+def is_ready(status: str, enabled: bool) -> bool:
+    """Whether mail leaves from a domain of that state."""
+    return enabled and status in _READY
+
+
+def is_broken(status: str) -> bool:
+    """Whether a domain that was ready once fails by now."""
+    return status in _BROKEN or status in _LEAVING
 
 
 def _stopped(group: Group) -> Outcome | Decided:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from postroom.mailbox.linked_files import LinkedFile
 from postroom.mailbox.models import Content, Filing, MailboxRef
 
 
@@ -184,6 +185,8 @@ class Outgoing:
     lock_thread: bool = False
     filing: Filing | None = None
     ledger: LedgerEntry | None = None
+    linked: tuple[LinkedFile, ...] = ()
+    """Files that it links to and does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +220,5 @@ class OutboundState:
     provider_message_id: str | None
     metadata: Mapping[str, Any]
     deliveries: tuple[Delivery, ...]
+    sent_from: str | None = None
+    """The address that it left from, where it was written from another (FR-DOM-6)."""

@@ -24,7 +24,8 @@ MESSAGES: Final = """
 SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, o.provider, o.provider_message_id,
   o.wire_key, o.accepted_at, b.tenant_public_id, b.identity_public_id, i.is_system, i.is_person, i.is_relay,
   t.mode = 'test' AS is_test,
-  coalesce(th.lock_owner = m.public_id, false) AS holds_thread, th.public_id AS thread_id, m.direction, m.from_address,
+  coalesce(th.lock_owner = m.public_id, false) AS holds_thread, th.public_id AS thread_id, m.direction,
+  coalesce(o.sent_from, m.from_address) AS from_address, o.sent_from IS NOT NULL AS via_fallback,
   m.from_name, m.subject, m.sent_at, m.received_at, o.kind, m.in_reply_to, m.facts,
   EXISTS (SELECT FROM events e
           WHERE e.tenant_id = m.tenant_id AND e.message_id = m.id AND e.type = 'message.sent') AS sent,

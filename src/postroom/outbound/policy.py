@@ -23,6 +23,7 @@ from postroom.mailbox.queries import MessageView
 from postroom.outbound.facts import Facts, normalised
 from postroom.outbound.models import Operation, RecipientField, SendKind
 from postroom.outbound.request import Person, SendRequest
+from postroom.outbound.send_rules import SendRules
 from postroom.smtp.address import AddressSyntaxError
 
 SIMULATOR: Final = "simulator.invalid"
@@ -33,9 +34,6 @@ MAX_NAME: Final = 78
 MAX_LABELS: Final = 64
 MAX_METADATA: Final = 16
 MAX_METADATA_BYTES: Final = 512
-HEADER_RESERVE: Final = 8 * 1024
-"""Octets of `max_message_bytes` that are kept for header fields added later."""
-
 UNKNOWN_RECIPIENT: Final = "unknown_recipient"
 HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
 """Kinds of received messages that may be answered automatically (D6)."""
@@ -45,23 +43,6 @@ _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+
 _LINE_BREAK: Final = re.compile(r"[\r\n]")
 _NOT_READY: Final = frozenset({"pending", "verifying"})
 """Status of a domain that was never ready. What became of one that was is looked at when the message leaves."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendRules:
-    """What a tenant's policy and the deployment allow (outbound §21). Nobody can set these per tenant yet."""
-
-    max_recipients: int = 10
-    auto_reply_allowed: bool = True
-    max_automatic_exchanges: int = 2
-    max_message_bytes: int = 5 * 1024 * 1024
-    marketing_direct: bool = False
-    """Whether a tenant's own domain may send marketing from this server's address (FR-OUT-15)."""
-
-    @property
-    def max_composed(self) -> int:
-        """Octets that a composed message may have (G5)."""
-        return self.max_message_bytes - HEADER_RESERVE
 
 
 @dataclass(slots=True)
@@ -143,6 +124,12 @@ def _identity_active(case: Case, decision: Decision) -> None:
     if identity.status is IdentityStatus.PAUSED:
         reason = identity.pause_reason.value if identity.pause_reason else "manual"
         raise PostroomError("identity_paused", details={"reason": reason})
+
+
+def _tenant_sends(case: Case, decision: Decision) -> None:
+    """G12, J33: not for what the system itself says."""
+    if case.facts.pause is not None and not case.facts.identity.is_system:
+        raise PostroomError("sending_paused", details={"scope": "tenant", "reason": case.facts.pause})
 
 
 def _accountable(case: Case, decision: Decision) -> None:
@@ -381,10 +368,19 @@ def _sender(case: Case, decision: Decision) -> None:
             raise invalid("from_address", "is no address that this may be sent from")
         decision.sender = found
         return
+    platform = _platform(identity) if thread is not None and thread.is_pinned else None
+    if platform is not None:
+        decision.sender = platform
+        return
     last = None
     if thread is not None and thread.reply_from is not None:
         last = _own(identity, thread.reply_from) or _own(identity, without_detail(thread.reply_from))
     decision.sender = last if last is not None and last.status.receives else identity.primary
+
+
+def _platform(identity: Identity) -> HostedAddress | None:
+    """The identity's address on the platform domain, which stands in for the others (FR-DOM-6)."""
+    return next((item for item in identity.addresses if item.is_platform and item.status.receives), None)
 
 
 def _own(identity: Identity, key: str) -> HostedAddress | None:
@@ -405,6 +401,14 @@ def _domain_ready(case: Case, decision: Decision) -> None:
     sender = decision.from_
     if sender.status is AddressStatus.PENDING or case.facts.domains.get(sender.domain_id) in _NOT_READY:
         raise PostroomError("domain_not_ready")
+
+
+def _domain_sends(case: Case, decision: Decision) -> None:
+    """G12; the platform address is no way around it."""
+    sender = decision.from_
+    if sender.domain_id in case.facts.paused_domains and not case.facts.identity.is_system:
+        details = {"scope": "domain", "reason": "abuse_threshold", "domain_id": sender.domain_public_id}
+        raise PostroomError("sending_paused", details=details)
 
 
 def _transport(case: Case, decision: Decision) -> None:
@@ -453,7 +457,8 @@ STEPS: Final[tuple[tuple[str, Step], ...]] = (
     ("1", _identity_exists),
     ("2", _tenant_active),
     ("3", _identity_active),
-    # 3a and 3b, paused sending and the switch of free plans: they come with abuse control and plans.
+    ("3a", _tenant_sends),
+    # 3b, the switch of free plans, comes with plans.
     ("4", _accountable),
     ("5", _target_visible),
     ("6", _recipients),
@@ -466,7 +471,7 @@ STEPS: Final[tuple[tuple[str, Step], ...]] = (
     ("12", _content),
     ("13", _sender),
     ("14", _domain_ready),
-    # 14a, a domain's paused sending, comes with abuse control.
+    ("14a", _domain_sends),
     ("15", _transport),
     ("16", _filters),
 )

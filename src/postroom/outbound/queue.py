@@ -13,6 +13,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs.store import BlobMissing, BlobStore, StorageError
 from postroom.db.pool import Connection, Database
+from postroom.mail.address import Address
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.writing import MailboxWrite, begin_write
 from postroom.outbound import outcome_sql, rules, wire
@@ -88,6 +89,7 @@ FROM deliveries d WHERE d.next_attempt_at IS NOT NULL
 """
 _OWNER: Final = """
 SELECT d.tenant_id, d.mailbox_id, d.message_id, o.operation, o.wire_key, m.blob_key, m.raw_prefix_len, m.from_address,
+  m.from_name, o.sent_from, o.reply_to,
   m.public_id, b.tenant_public_id, b.identity_public_id, i.kind = 'agent' AND NOT i.is_system AS by_agent,
   EXISTS (SELECT FROM bounce_tasks b WHERE b.tenant_id = d.tenant_id AND b.delivery_id = d.id
           AND b.next_attempt_at IS NOT NULL) AS bounce_open
@@ -370,7 +372,10 @@ class MailQueue:
             await self._blobs.put(key, raw)
             return key, len(raw)
         unsigned = wire.from_sent_copy(raw[owner["raw_prefix_len"] :])
-        signed = await self._sign(unsigned, (owner["from_address"] or "").rpartition("@")[2])
+        domain = (owner["from_address"] or "").rpartition("@")[2]
+        if owner["sent_from"] is not None:
+            unsigned, domain = _from_fallback(unsigned, owner, domain), owner["sent_from"].rpartition("@")[2]
+        signed = await self._sign(unsigned, domain)
         await self._blobs.put(key, signed)
         return key, len(signed)
 
@@ -379,6 +384,18 @@ class MailQueue:
             await self._blobs.delete(keys)
         except StorageError:
             log.warning("orphan_blobs_left", count=len(keys))
+
+
+def _from_fallback(raw: bytes, owner: Any, domain: str) -> bytes:
+    """The sent copy, from the address that the message left from."""
+    name = owner["from_name"] or ""
+    reply_to = None if owner["reply_to"] is None else _address(owner["reply_to"], name)
+    return wire.readdressed(raw, (domain,), _address(owner["sent_from"], name), reply_to)
+
+
+def _address(address: str, name: str) -> Address:
+    local, _, domain = address.rpartition("@")
+    return Address(name, local, domain)
 
 
 async def prune_attempts(database: Database, clock: Clock, keep: timedelta) -> int:

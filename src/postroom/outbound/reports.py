@@ -1,20 +1,24 @@
 """What a delivery report from outside says of deliveries of ours: pure (outbound §13.3, §13.5, §16; RFC 3464; G6, D11).
 
-Whoever sent it was trusted before this: it came back to a return path that we signed.
+What came back to a return path that we signed is trusted; what came to an address is where `vouched` says so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from postroom.mail.dsn import Action, DeliveryReport, Notify, ReportedRecipient
+from postroom.mailauth.organisational import same_organisation
 from postroom.outbound import rules
 from postroom.outbound.models import Status
 from postroom.outbound.rules import Decided
 from postroom.smtp.address import AddressSyntaxError, parse_path
+
+MAX_RECIPIENTS: Final = 100
+"""Entries of a report that are looked at (inbound §27)."""
 
 _CODE: Final = re.compile(r"([245]\d\d)(?=[ -]|\Z)")
 _TAKEN: Final = frozenset({Action.DELIVERED, Action.RELAYED, Action.EXPANDED})
@@ -43,6 +47,24 @@ def attribute(report: DeliveryReport, recipients: Mapping[int, str]) -> dict[int
         worst = next((one for one in report.recipients if one.action is Action.FAILED), report.recipients[0])
         return {only: named.get(only, worst)}
     return named
+
+
+def vouched(
+    report: DeliveryReport, recipients: Mapping[int, str], relayed: Collection[int], author: str, relay: str
+) -> dict[int, ReportedRecipient]:
+    """Which of the deliveries of a message a report may speak of that came to an address, and so proves nothing by it
+    (D11, N19, inbound §27.2): those whose recipient is of the organisation that wrote it, whose domain is `author`; and
+    those that went by the relay (`relayed`), if it is the relay's.
+
+    Here the address must be named: of what became of it on the way, nobody has proof.
+    """
+    is_relays = same_organisation(relay, author)
+    named = _named(report.recipients[:MAX_RECIPIENTS], {address: key for key, address in recipients.items()})
+    return {
+        key: entry
+        for key, entry in named.items()
+        if (is_relays and key in relayed) or same_organisation(recipients[key].rpartition("@")[2], author)
+    }
 
 
 def _named(entries: Sequence[ReportedRecipient], ids: Mapping[str, int]) -> dict[int, ReportedRecipient]:

@@ -11,7 +11,7 @@ What is no report is mail to the address that the message was sent from, and is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -20,7 +20,7 @@ from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
-from postroom.blobs.store import BlobStore, StorageError
+from postroom.blobs.store import BlobStore
 from postroom.db import errors as db_errors
 from postroom.db.pool import Connection, Database
 from postroom.directory.models import Recipient, Refusal
@@ -32,14 +32,11 @@ from postroom.inbound.reception import Addressee, Find, Passage, Taking
 from postroom.mail.dsn import Action, DeliveryReport, ReportedRecipient, parse_dsn
 from postroom.mail.return_path import PREFIX, DeliveryRef
 from postroom.mailbox.models import MailboxRef
-from postroom.mailbox.writing import MailboxWrite, begin_write
-from postroom.outbound import outcome_sql as sql
 from postroom.outbound import reports
-from postroom.outbound.models import RouteKind, Status
+from postroom.outbound.applying import Applied, Applying
+from postroom.outbound.models import Status
 from postroom.outbound.outcomes import Changed
-from postroom.outbound.reports import Reported
 from postroom.outbound.return_paths import ReturnPaths
-from postroom.outbound.settling import PROVIDERS, Change, Made, Settled, Telling, settle
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope
 from postroom.smtp.replies import Reply
@@ -49,9 +46,6 @@ log = base_log.get("returns")
 T = TypeVar("T")
 
 BOUNCES_ONLY: Final = Refusal(550, "5.7.1", "This address takes bounces only")
-_SILENT: Final = Telling(outcomes=False)
-"""The report itself is the notice."""
-
 Resolve = Callable[[str, str], Awaitable[Addressee | Refusal]]
 """Who takes mail to an address from a sender (`Reception.resolve`)."""
 
@@ -67,10 +61,6 @@ WHERE d.tenant_id = $1 AND d.id = $2
 """
 _GROUP: Final = """
 SELECT id, recipient FROM deliveries WHERE tenant_id = $1 AND message_id = $2 AND domain = $3 AND route = $4
-"""
-# Of whose failure we have written ourselves, or are about to.
-_TOLD: Final = """
-SELECT delivery_id FROM bounce_tasks WHERE tenant_id = $1 AND delivery_id = ANY ($2::bigint[]) AND action = 'failed'
 """
 
 
@@ -136,16 +126,13 @@ class Returns:
         changed: Changed,
     ) -> None:
         self._database = database
-        self._blobs = blobs
         self._parser = parser
         self._receiver = receiver
-        self._clock = clock
-        self._ids = ids
+        self._applying = Applying(database, blobs, clock, ids, changed=changed)
         self._paths = paths
         self._role_mail = role_mail
         self._directory = directory
         self._platform_domain = platform_domain
-        self._changed = changed
         self.dropped: Counter[str] = Counter()
         """What was refused or let go since the start, by the reason: `backscatter` are bounces of what we never sent
         (D4), `gone` those of what there is no more, `told` those of which the sender knows, `refused` are answers to an
@@ -287,69 +274,25 @@ class Returns:
     async def _apply(self, sent: _Sent, report: DeliveryReport) -> bool | None:
         """Write what the report says of the message's deliveries. Whether the sender is to see it; None when the
         message is gone."""
-        try:
-            async with self._database.transaction() as conn:
-                write = await begin_write(conn, sent.mailbox, self._clock.now())
-                rows = await self._lock(write, sent)
-                if not rows:
-                    return None
-                entries = reports.attribute(report, {key: row["recipient"] for key, row in rows.items()})
-                changes = [
-                    change for key, entry in entries.items() if (change := _change(write, rows[key], entry)) is not None
-                ]
-                is_told = await self._is_news(conn, sent.tenant_id, rows, entries, changes)
-                settled = await settle(changes, self._ids, telling=_SILENT)
-                await write.finish()
-        except PostroomError:
-            return None  # the mailbox
-        await self._after_commit(sent, write.modseq if changes else None, settled)
-        log.info("report_applied", message_id=sent.row["public_id"], named=len(entries), changed=len(changes))
-        return is_told
 
-    async def _lock(self, write: MailboxWrite, sent: _Sent) -> dict[int, Any]:
-        """The deliveries that shared an attempt with the one that was named, by id."""
-        where = (sent.tenant_id, sent.row["message_id"], sent.row["domain"], sent.row["route"])
-        ids = [row["id"] for row in await write.conn.fetch(_GROUP, *where)]
-        owners = [write.ref.tenant_id] * len(ids), [write.ref.mailbox_id] * len(ids)
-        rows = await write.conn.fetch(sql.LOCK, *owners, ids)
-        return {row["id"]: row for row in rows}
+        async def find(conn: Connection) -> list[int]:
+            """Those that shared an attempt with the one that was named."""
+            where = (sent.tenant_id, sent.row["message_id"], sent.row["domain"], sent.row["route"])
+            return [row["id"] for row in await conn.fetch(_GROUP, *where)]
 
-    async def _is_news(
-        self,
-        conn: Connection,
-        tenant_id: int,
-        rows: dict[int, Any],
-        entries: dict[int, ReportedRecipient],
-        changes: Sequence[Change],
-    ) -> bool:
-        """Whether the sender is to see the report: not when all that it says is what they were told of by a notice of
-        ours, or asked not to be told of."""
-        if not entries:
-            return True
-        changed = {change.row["id"] for change in changes}
-        told = {row["delivery_id"] for row in await conn.fetch(_TOLD, tenant_id, list(entries))} - changed
-        return any(
-            reports.is_wanted(entry, rows[key]["dsn_notify"])
-            and not (entry.action is Action.FAILED and key in told and not Status(rows[key]["status"]).is_waiting)
-            for key, entry in entries.items()
-        )
+        def attribute(rows: Mapping[int, Any]) -> Mapping[int, ReportedRecipient]:
+            return reports.attribute(report, {key: row["recipient"] for key, row in rows.items()})
 
-    async def _after_commit(self, sent: _Sent, modseq: int | None, settled: Settled) -> None:
-        if modseq is not None:
-            self._changed(sent.mailbox, modseq)
-        if settled.wires:
-            try:
-                await self._blobs.delete(settled.wires, durably=False)
-            except StorageError:
-                log.warning("orphan_blobs_left", count=len(settled.wires))
+        applied = await self._applying.apply(sent.mailbox, sent.row["public_id"], find, attribute)
+        return None if applied is None else _is_news(applied)
 
 
-def _change(write: MailboxWrite, row: Any, entry: ReportedRecipient) -> Change | None:
-    status = Status(row["status"])
-    went_out = not status.is_waiting or row["tries"] > 0 or row["data_started_at"] is not None
-    decided = reports.decide(entry, Reported(status, row["bounce_type"], went_out))
-    if decided is None:
-        return None
-    # Whoever reports had taken it, which we may not know yet: the result of an attempt under way comes too late now.
-    made = Made(provider=PROVIDERS[RouteKind(row["route"])])
-    return Change(write, row, decided, made, reconciles=status is Status.UNCERTAIN, reported=True)
+def _is_news(applied: Applied) -> bool:
+    """Whether the sender is to see the report: not when all that it says is what they were told of by a notice of
+    ours, or asked not to be told of."""
+    told = applied.told - applied.changed
+    return not applied.entries or any(
+        reports.is_wanted(entry, applied.rows[key]["dsn_notify"])
+        and not (entry.action is Action.FAILED and key in told and not Status(applied.rows[key]["status"]).is_waiting)
+        for key, entry in applied.entries.items()
+    )

@@ -7,7 +7,7 @@ or a person that is gone ends the sending of sessions that are open.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ HOUR: Final = timedelta(hours=1)
 _OWNED: Final = """
 SELECT a.address, a.status AS address_status, a.tenant_id, a.identity_id, i.public_id AS identity_public_id, i.kind,
        i.status AS identity_status, i.send_policy_json, i.owner_name, i.owner_email, t.public_id AS tenant_public_id,
-       t.status AS tenant_status, t.mode, d.status AS domain_status
+       t.status AS tenant_status, t.mode, d.status AS domain_status, t.policy_json,
+       t.sending_paused_at IS NOT NULL OR d.sending_paused_at IS NOT NULL AS sending_paused
 FROM addresses a
 JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
 JOIN tenants t ON t.id = a.tenant_id
@@ -102,6 +103,10 @@ class Sender:
     send_policy: Mapping[str, Any]
     has_owner: bool
     """Whether an accountable human is named (FR-IDN-2)."""
+    sending_paused: bool = False
+    """Of the tenant, or of the address's domain (G12)."""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """What the tenant has set (`accounts.policy`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,8 @@ async def owned(conn: Connection, account: Principal, addresses: Collection[str]
             domain_status=row["domain_status"],
             send_policy=row["send_policy_json"],
             has_owner=bool(row["owner_name"] and row["owner_email"]),
+            sending_paused=row["sending_paused"],
+            policy=row["policy_json"],
         )
         for row in rows
     }

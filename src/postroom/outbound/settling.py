@@ -243,7 +243,8 @@ def _events(key: int, message: _Message, status: Status) -> list[MessageEvent]:
     told: list[tuple[str, Mapping[str, Any]]] = []
     row, before = message.row, Status(message.row["status"])
     if status is not Status.QUEUED and not row["sent"] and message.reached and not _resolved(message):
-        told.append(catalogue.message_sent(_summary(message.row, status), *_provider(message)))
+        via = message.row["via_fallback"]
+        told.append(catalogue.message_sent(_summary(message.row, status), *_provider(message), via_fallback=via))
     if any(change.reconciles for change in message.changes):
         told.append(catalogue.message_reconciled(row["public_id"], status.value))
     for change in message.changes:

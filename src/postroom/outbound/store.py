@@ -51,7 +51,8 @@ WHERE tenant_id = $1 AND mailbox_id = $2 AND key_hash = $3 AND holder = $4 AND m
 """
 
 _STATES: Final = """
-SELECT m.public_id, o.operation, o.kind, o.reply_to, o.provider, o.provider_message_id, o.metadata
+SELECT m.public_id, o.operation, o.kind, o.reply_to, o.provider, o.provider_message_id, o.metadata,
+       o.sent_from
 FROM messages m JOIN outbound_messages o ON o.tenant_id = m.tenant_id AND o.message_id = m.id
 WHERE m.tenant_id = $1 AND m.mailbox_id = $2 AND m.public_id = ANY ($3::text[])
 """
@@ -159,6 +160,7 @@ async def states(conn: Connection, ref: MailboxRef, message_ids: Sequence[str]) 
             provider_message_id=row["provider_message_id"],
             metadata=row["metadata"],
             deliveries=tuple(deliveries.get(row["public_id"], ())),
+            sent_from=row["sent_from"],
         )
         for row in await conn.fetch(_STATES, *arguments)
     }

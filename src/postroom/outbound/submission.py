@@ -31,7 +31,8 @@ from postroom.outbound import senders, thread_lock
 from postroom.outbound.facts import HEADER_BYTES, nature
 from postroom.outbound.known import written_to
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
-from postroom.outbound.policy import HUMAN_KINDS, SIMULATOR, SendRules
+from postroom.outbound.policy import HUMAN_KINDS, SIMULATOR
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.senders import Sender
 from postroom.outbound.submitted import REPLIES, Read, read
 from postroom.outbound.thread_lock import ThreadLocks
@@ -285,7 +286,7 @@ class Submission:
 
     async def _check_agent(self, sender: Sender, wanted: Mapping[str, _Wanted], in_reply_to: str | None) -> None:
         """The controls of an agent's sending that hold however it sends (A3; outbound §4 steps 7 and 16)."""
-        if len(wanted) > self._rules.max_recipients:
+        if len(wanted) > self._rules.under(sender.policy).max_recipients:
             raise _Refused(Reply(550, "5.7.1", "too_many_recipients"))
         if not sender.send_policy.get("require_known_recipient", True):
             return
@@ -314,13 +315,14 @@ class Submission:
 
     def _check_auto_reply(self, sender: Sender, answered: _Answered | None) -> None:
         """D6: never to a machine or a list, and not for ever (outbound §5.6)."""
+        rules = self._rules.under(sender.policy)
         allowed = (
             answered is not None
             and answered.target.direction is Direction.INBOUND
             and answered.target.kind in HUMAN_KINDS
             and not answered.automated
-            and answered.target.automatic < self._rules.max_automatic_exchanges
-            and self._rules.auto_reply_allowed
+            and answered.target.automatic < rules.max_automatic_exchanges
+            and rules.auto_reply_allowed
             and sender.send_policy.get("auto_reply", "allowed") != "denied"
         )
         if not allowed:
@@ -454,6 +456,7 @@ def _refusal(sender: Sender) -> Reply | None:
     table = (
         (sender.tenant_status is not TenantStatus.ACTIVE, _permanent("tenant_suspended")),
         (sender.status is IdentityStatus.PAUSED, _permanent("identity_paused")),
+        (sender.sending_paused, _permanent("sending_paused")),
         (sender.kind is IdentityKind.AGENT and not sender.has_owner, _permanent("identity_owner_required")),
         (sender.address_status is AddressStatus.PENDING or domain in _COMING, DOMAIN_PENDING),
         # What a person wrote is not sent from another address instead (D10).

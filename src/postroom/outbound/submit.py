@@ -31,6 +31,7 @@ from postroom.outbound import ledger, policy, thread_lock
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.compose_message import (
     BASE64_STEP,
+    MAX_REATTACHED,
     Unwritable,
     Written,
     decode_step,
@@ -39,21 +40,24 @@ from postroom.outbound.compose_message import (
     write,
 )
 from postroom.outbound.facts import FactReader, Facts, Suppressions
+from postroom.outbound.file_links import FileLinks, LinkPlan
 from postroom.outbound.ledger import Ledger, Recorded, Reservation
 from postroom.outbound.models import (
     Accepted,
     Delivery,
     LedgerEntry,
     NewRecipient,
+    Operation,
     OutboundState,
     Outgoing,
     RecipientField,
     RouteKind,
     Status,
 )
-from postroom.outbound.policy import Case, Decision, SendRules
+from postroom.outbound.policy import Case, Decision
 from postroom.outbound.reply_to import Answers, Mint, ReplyTo
 from postroom.outbound.request import SendRequest
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.thread_lock import ThreadLocks
 
 log = base_log.get("outbound")
@@ -129,7 +133,7 @@ class Sending:
     """The four operations and their dry runs. One per process.
 
     `sign` and `route` are what dispatch knows of domains and destinations, `mint` makes thread tokens; `resource` is
-    how the interfaces show a message.
+    how the interfaces show a message; without `links` what is too large is refused.
     """
 
     def __init__(
@@ -150,6 +154,7 @@ class Sending:
         suppressions: Suppressions = nothing_suppressed,
         organisational_domain: Callable[[str], str] = same_domain,
         locks: ThreadLocks | None = None,
+        links: FileLinks | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -164,6 +169,7 @@ class Sending:
         self._resource = resource
         self._rules = rules or SendRules()
         self._organisational_domain = organisational_domain
+        self._links = links
         self._facts = FactReader(database, blobs, queries, suppressions)
         self._locks = locks or ThreadLocks(database, clock)
         self.ledger = Ledger(database, clock)
@@ -254,11 +260,17 @@ class Sending:
         *,
         dry: bool = False,
     ) -> _Prepared:
-        decision = policy.decide(Case(request, facts, self._rules, bad, self._organisational_domain))
+        rules = self._rules.under(facts.policy)
+        decision = policy.decide(Case(request, facts, rules, bad, self._organisational_domain))
         raw = await self._original(request, facts.target)
+        links = await self._plan(facts, request, message_id, rules, files)
         answers = await self._reply_to.of(facts.identity, decision.from_, facts.thread, dry=dry)
         job = job_for(
-            *(request, facts, decision, files, self._rules), message=message_id, raw=raw, reply_to=answers.reply_to
+            *(request, facts, decision, files, rules),
+            message=message_id,
+            raw=raw,
+            reply_to=answers.reply_to,
+            links=links,
         )
         size = sum(file.octets for file in files) + len(raw or b"")
         if job.is_quick:
@@ -273,6 +285,18 @@ class Sending:
                 raise policy.invalid(written.path, "cannot be written in a message")
             raise PostroomError(written.code, details={"limit": self._rules.max_composed})
         return _Prepared(facts, decision, written, answers)
+
+    async def _plan(
+        self, facts: Facts, request: SendRequest, message_id: str, rules: SendRules, files: Sequence[Attachment]
+    ) -> LinkPlan | None:
+        """What links are made with, where the tenant wants them in place of a refusal (G5)."""
+        if self._links is None or rules.link_ttl is None:
+            return None
+        handed_on = request.operation is Operation.FORWARD and request.include_attachments and facts.target is not None
+        count = len(files) + (MAX_REATTACHED if handed_on else 0)
+        identity = facts.identity
+        owner = (identity.tenant_public_id, identity.public_id, message_id)
+        return await self._links.plan(*owner, files=count, ttl=rules.link_ttl) if count else None
 
     async def _original(self, request: SendRequest, target: MessageView | None) -> bytes | None:
         if target is None or not needs_original(request, target):
@@ -329,6 +353,7 @@ class Sending:
             reply_to=None if prepared.answers.reply_to is None else prepared.answers.reply_to.address,
             lock_thread=attempt.thread_id is not None and not decision.is_suppressed,
             filing=prepared.answers.filing,
+            linked=prepared.written.linked,
         )
         answer = LedgerEntry(
             attempt.reservation.key_hash,
@@ -425,7 +450,8 @@ def _shown(outgoing: Outgoing, accepted: Accepted) -> tuple[MessageView, Outboun
         html=None,
         attachments=tuple(
             AttachmentView(one, part) for one, part in zip(accepted.attachment_ids, content.attachments, strict=True)
-        ),
+        )
+        + tuple(AttachmentView(file.id, file.part) for file in outgoing.linked),
         labels=labels(outgoing.labels),
         read=True,  # whoever wrote it has read it
         kind=content.kind,

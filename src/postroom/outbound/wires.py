@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from postroom.mailbox.linked_files import FILE_KEYS
 from postroom.mailbox.sweep import MESSAGE_KEYS, KeysOfMessages
 from postroom.outbound.ledger import LIFE
 
@@ -46,5 +47,5 @@ LEDGER_KEYS: Final = KeysOfMessages(
     kept=LIFE,
 )
 
-STORED: Final = (MESSAGE_KEYS, WIRE_KEYS, LEDGER_KEYS)
+STORED: Final = (MESSAGE_KEYS, WIRE_KEYS, LEDGER_KEYS, FILE_KEYS)
 """All forms of keys that there are."""

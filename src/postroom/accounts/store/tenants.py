@@ -115,4 +115,6 @@ def _tenant(row: asyncpg.Record) -> Tenant:
         address_suffix=value["address_suffix"],
         timezone=value["timezone"],
         created_at=value["created_at"],
+        sending_paused_at=value["sending_paused_at"],
+        sending_pause_reason=value["sending_pause_reason"],
     )

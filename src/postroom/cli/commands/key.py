@@ -44,6 +44,7 @@ WHAT_ENDS: Final[Mapping[Purpose, str]] = MappingProxyType(
         Purpose.THREAD: "Answers to all mail sent so far find their thread by their headers alone.",
         Purpose.BOUNCE: "Bounces of all mail sent so far are refused.",
         Purpose.FORWARD: "Bounces of all mail passed on so far are refused.",
+        Purpose.LINK: "Links in all mail sent so far open no more.",
     }
 )
 """What revoking the keys of a purpose means."""

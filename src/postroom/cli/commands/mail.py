@@ -33,7 +33,7 @@ from postroom.mailbox.queries import Include
 from postroom.outbound import ledger
 from postroom.outbound.closing import Closing, Resolution
 from postroom.outbound.models import Operation
-from postroom.outbound.policy import SendRules
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.submit import Foreseen
 from postroom.sending import open_outlet
 from postroom.servers.http.failures import violations

@@ -127,11 +127,14 @@ def _is_headers(part: mime.Part) -> bool:
     return part.content_type in reports.HEADER_TYPES
 
 
+def is_daemon(local: str) -> bool:
+    """Whether a local part, in lower case, is the mail system's own, which nobody is given for an address."""
+    return local in DAEMONS or _OTHER_DAEMONS.fullmatch(local) is not None
+
+
 def _looks_like_bounce(message: mime.Message) -> bool:
-    local = author_local(message)
     return (
-        local in DAEMONS
-        or _OTHER_DAEMONS.fullmatch(local) is not None
+        is_daemon(author_local(message))
         or BOUNCE_SUBJECT_START.match((message.subject or "")[:512].lstrip()) is not None
     )
 

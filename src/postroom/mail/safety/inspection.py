@@ -67,6 +67,7 @@ _TEXT_OF_EXTENSION: Final = {
     "csv": "text/csv", "md": "text/markdown", "tsv": "text/tab-separated-values", "json": "application/json",
     "xml": "application/xml",
 }  # fmt: skip
+_HEADER: Final = re.compile(rb"\s{0,64}(?:[!-9;-~]{1,998}[ \t]{0,64}:|>?From )")
 _NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -108,9 +109,11 @@ def _family(kind: str) -> Family | None:
 
 
 def _seen(data: bytes, declared: str, filename: str | None) -> _Seen:
-    if declared.startswith("message/"):
-        return _Seen(declared)  # a header, whatever its first words are
+    if declared.startswith("message/") and _HEADER.match(data):
+        return _Seen(declared)  # whatever its first words are
     kind = signatures.sniff(data)
+    if declared.startswith("message/") and kind in (UNKNOWN, signatures.TEXT):
+        return _Seen(declared)
     if kind == signatures.ZIP:
         return _Zip(data).look()
     if kind == signatures.OLE:

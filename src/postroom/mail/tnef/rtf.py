@@ -43,17 +43,17 @@ _BREAKS: Final = {
 _MAX_GROUPS: Final = 1000
 
 
-def decompress(data: bytes) -> bytes | None:
-    """RTF of a PidTagRtfCompressed value, at most 2 MiB; None for what is none. Never raises on content."""
+def decompress(data: bytes, limit: int = MAX_RTF_BYTES) -> bytes | None:
+    """RTF of a PidTagRtfCompressed value, at most `limit` octets; None for what is none. Never raises on content."""
     if len(data) < _HEADER:
         return None
     raw_size = int.from_bytes(data[4:8], "little")
     kind = data[8:12]
     if kind == _PLAIN:
-        return data[_HEADER : _HEADER + min(raw_size, MAX_RTF_BYTES)]
+        return data[_HEADER : _HEADER + min(raw_size, limit)]
     if kind != _COMPRESSED:
         return None
-    return _inflate(data, min(raw_size, MAX_RTF_BYTES))
+    return _inflate(data, min(raw_size, limit))
 
 
 def _inflate(data: bytes, limit: int) -> bytes:

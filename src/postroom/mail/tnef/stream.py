@@ -56,6 +56,7 @@ class Type(IntEnum):
     OBJECT = 0x000D
     STRING8 = 0x001E
     UNICODE = 0x001F
+    TIME = 0x0040
     BINARY = 0x0102
 
 
@@ -109,6 +110,8 @@ def properties(data: memoryview) -> Iterator[Property]:
             at += 4
             if values > MAX_VALUES:
                 raise Malformed("too many values")
+            if _FIXED.get(base) == 0:
+                raise Malformed("many values of nothing")  # which take time, but no octets
         for index in range(values):
             value, at = _value(data, at, base)
             if index == 0 and name < _NAMED:

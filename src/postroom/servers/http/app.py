@@ -13,6 +13,7 @@ from postroom.servers.http.rest import (
     aliases,
     content,
     identities,
+    links,
     messages,
     meta,
     queue,
@@ -24,7 +25,7 @@ from postroom.servers.http.rest import (
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable
 
-_MODULES: Final = (meta, identities, aliases, messages, sending, content, threads, wait, queue, signing_keys)
+_MODULES: Final = (meta, identities, aliases, messages, sending, content, threads, wait, queue, signing_keys, links)
 
 
 class HttpApp:

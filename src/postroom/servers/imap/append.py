@@ -1,15 +1,19 @@
-"""APPEND (mail-server D8): stored verbatim, through the same batched writer as mail from outside.
+"""APPEND and REPLACE (mail-server D8, RFC 8508): stored verbatim, by the batched writer of mail from outside.
 
 Several APPENDs that a client sends without waiting are described one after the other and committed together; they are
-answered in their order. The copy in Sent of a message that was submitted a moment ago is there already (A3).
+answered in their order. The messages of one command are stored all or not at all (RFC 3502). The copy in Sent of a
+message that was submitted a moment ago is there already (A3).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace as changed
 from typing import Final
 
-from postroom.imap import Code, ProtocolNo, render
+from postroom.imap import Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.flags import DELETED
 from postroom.inbound.receive import raw_key
@@ -20,6 +24,7 @@ from postroom.mailbox.models import (
     Folder,
     GroupOutcome,
     NewMessage,
+    Place,
     Refusal,
     Refused,
     Source,
@@ -27,8 +32,10 @@ from postroom.mailbox.models import (
 )
 from postroom.mailbox.rules import FlagMode, change_flags, flag_words
 from postroom.mailbox.sent_copy import stored_copy
+from postroom.servers.imap.catenate import assembled
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.store import GONE
 
 _OWN: Final = (SpecialUse.SENT, SpecialUse.DRAFTS)
 """Folders whose messages we wrote, not received."""
@@ -38,6 +45,8 @@ _REFUSALS: Final = {
     Refusal.FOLDER_GONE: (Code.TRYCREATE, "No such mailbox"),
     Refusal.MAILBOX_GONE: (Code.UNAVAILABLE, "The mailbox is gone"),
     Refusal.UID_EXHAUSTED: (Code.LIMIT, "The mailbox has no UIDs left"),
+    Refusal.REPLACED_GONE: (Code.EXPUNGEISSUED, "The message to replace does not exist any more"),
+    Refusal.REPLACED_IN_USE: (Code.INUSE, "The message to replace is still to be sent"),
 }
 
 
@@ -56,42 +65,96 @@ class Appending:
         return self._work.done()
 
     def done(self) -> Done:
-        outcome = self._work.result()
-        if isinstance(outcome, Refused):
-            raise ProtocolNo(*_REFUSALS[outcome.reason])
-        assert isinstance(outcome, tuple)
-        stored = outcome[0]
-        return Done("APPEND completed", render.code_appenduid(stored.uid_validity, (stored.uid,)))
+        return Done("APPEND completed", _append_uid(self._work.result()))
 
 
 async def append(session: Session, command: c.Append) -> Appending:
     session.require_write()
     if any(DELETED in message.flags for message in command.messages):
         session.forbid_keys()
-    (message,) = command.messages
-    if not message.data:
-        raise ProtocolNo(Code.CANNOT, "The message is empty")
     folder = await _target(session, command.mailbox)
-    delivery = await _delivery(session, folder, message)
-    stored = await _sent_already(session, folder, delivery)
-    work = asyncio.get_running_loop().create_task(_store(session, delivery) if stored is None else _known(stored))
+    async with _counted(session):
+        deliveries = await _described(session, folder, command.messages)
+        stored = await _sent_already(session, folder, deliveries)
+    work = asyncio.get_running_loop().create_task(_store(session, deliveries) if stored is None else _known(stored))
     work.add_done_callback(lambda done: _finished(session, done))
-    return Appending(session.tag, len(message.data), work)
+    return Appending(session.tag, sum(delivery.size for delivery in deliveries), work)
 
 
-async def _store(session: Session, delivery: Delivery) -> GroupOutcome:
-    return await session.services.ingest.deliver(delivery)
+@asynccontextmanager
+async def _counted(session: Session) -> AsyncIterator[None]:
+    """What is gathered meanwhile counts as held by the session until the end."""
+    try:
+        yield
+    finally:
+        session.gathered = 0
+        session.wire.account()
+
+
+async def replace(session: Session, command: c.Replace) -> Done:
+    """REPLACE: the new message comes and the old one goes for good in one transaction (RFC 8508 §3.4).
+
+    What the client sent into Sent by submitting it is there already: then the old one goes, and that is all.
+    """
+    selected = session.writable_folder()
+    session.forbid_keys()
+    await session.refresh()
+    places = [place for part in selected.resolve(command.target, uid=command.uid) for place in part]
+    if not places:
+        raise ProtocolNo(Code.NONEXISTENT, "No such message")
+    old = Place(selected.view.id, selected.uids[places[0]])
+    if selected.is_gone(old.uid):
+        raise GONE
+    folder = await _target(session, command.mailbox)
+    async with _counted(session):
+        (delivery,) = await _described(session, folder, (command.message,))
+        stored = await _sent_already(session, folder, (delivery,))
+        if stored is None or Place(stored.folder, stored.uid) == old:
+            copies = tuple(changed(copy, replaces=old) for copy in delivery.copies)
+            outcome = await _store(session, (Delivery(delivery.pieces, copies),))
+        elif await session.services.mailboxes.remove(session.ref, old.folder, old.uid):
+            outcome = (stored,)
+        else:
+            raise GONE
+    # Before the EXPUNGE, so that the client knows what came for what went (RFC 8508 §4.3).
+    session.write(render.untagged(Status.OK, "Replacement message ready", _append_uid(outcome)))
+    return Done("REPLACE completed", went=True)
+
+
+def _append_uid(outcome: GroupOutcome) -> str:
+    """The code that says where the messages are. Raises `ProtocolNo` for a refusal."""
+    if isinstance(outcome, Refused):
+        raise ProtocolNo(*_REFUSALS[outcome.reason])
+    assert isinstance(outcome, tuple)
+    return render.code_appenduid(outcome[0].uid_validity, (stored.uid for stored in outcome))
+
+
+async def _store(session: Session, deliveries: Sequence[Delivery]) -> GroupOutcome:
+    if len(deliveries) == 1:
+        return await session.services.ingest.deliver(deliveries[0])
+    return await session.services.ingest.deliver_together(deliveries)
 
 
 async def _known(stored: Appended) -> GroupOutcome:
     return (stored,)
 
 
-async def _sent_already(session: Session, folder: Folder, delivery: Delivery) -> Appended | None:
-    """The copy that sending the message has put into Sent: what the client brings is the same once more."""
-    if folder.special_use is not SpecialUse.SENT:
+async def _described(session: Session, folder: Folder, messages: Sequence[c.AppendMessage]) -> list[Delivery]:
+    """What is to be stored. Raises `ProtocolNo` for an empty message, by which a client may call all off."""
+    messages = await assembled(session, messages)
+    if not all(message.data for message in messages):
+        raise ProtocolNo(Code.CANNOT, "The message is empty")
+    return [await _delivery(session, folder, message) for message in messages]
+
+
+async def _sent_already(session: Session, folder: Folder, deliveries: Sequence[Delivery]) -> Appended | None:
+    """The copy that sending the message has put into Sent: what the client brings is the same once more.
+
+    Mail programs bring it alone; who brings several at once moves house, and all of it is stored.
+    """
+    if folder.special_use is not SpecialUse.SENT or len(deliveries) > 1:
         return None
-    services, (copy,) = session.services, delivery.copies
+    services, (copy,) = session.services, deliveries[0].copies
     async with services.database.acquire() as conn:
         return await stored_copy(conn, session.ref, folder.id, copy.content.rfc_message_id, services.clock.now())
 

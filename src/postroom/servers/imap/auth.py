@@ -64,6 +64,18 @@ async def start_tls(session: Session, command: c.StartTls) -> Done:
     return Done("", nothing=True)
 
 
+async def compress(session: Session, command: c.Compress) -> Done:
+    """Everything after the tagged OK is compressed, both ways (RFC 4978 §3)."""
+    if command.mechanism != "DEFLATE":
+        raise BadCommand("Unknown compression mechanism")
+    if session.wire.compressed:
+        raise ProtocolNo("COMPRESSIONACTIVE", "Compression is active already")
+    session.write(render.tagged(session.tag, Status.OK, "DEFLATE active"))
+    session.flush()
+    session.wire.compress(session.reader.take_buffer())
+    return Done("", nothing=True)
+
+
 async def login(session: Session, command: c.Login) -> Done:
     _require_privacy(session)
     return await _sign_in(session, command.username, command.password)

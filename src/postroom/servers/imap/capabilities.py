@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -19,11 +20,21 @@ EXTENSIONS: Final = (
     "SAVEDATE",
     "CONDSTORE",
     "QRESYNC",
+    "QUOTA",
+    "QUOTA=RES-STORAGE",
+    "COMPRESS=DEFLATE",
+    "METADATA",
+    "MULTIAPPEND",
+    "CATENATE",
+    "REPLACE",
+    "BINARY",
+    "UTF8=ACCEPT",
+    "PREVIEW",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
 ENABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"CONDSTORE": ("CONDSTORE",), "QRESYNC": ("QRESYNC", "CONDSTORE")}
+    {"CONDSTORE": ("CONDSTORE",), "QRESYNC": ("QRESYNC", "CONDSTORE"), "UTF8=ACCEPT": ("UTF8=ACCEPT",)}
 )
 
 _ALWAYS: Final = (
@@ -42,12 +53,28 @@ _ALWAYS: Final = (
 _BEFORE_LOGIN: Final = (*_ALWAYS, "SASL-IR")
 _AFTER_LOGIN: Final = (*_ALWAYS, "LIST-EXTENDED", *EXTENSIONS)
 
-OPTIONS: Final = ParserOptions(capabilities=frozenset(EXTENSIONS))
+#: With one of these enabled, names and quoted strings are UTF-8.
+UTF8_WORDS: Final = frozenset({"UTF8=ACCEPT", "IMAP4REV2"})
 
 
-def capabilities(*, signed_in: bool, may_sign_in: bool, may_start_tls: bool) -> tuple[str, ...]:
-    """The list as it stands now: before sign-in it says how one may sign in."""
+@lru_cache(maxsize=64)
+def options(enabled: frozenset[str]) -> ParserOptions:
+    """What a session may say that has enabled so much."""
+    return ParserOptions(
+        utf8=not enabled.isdisjoint(UTF8_WORDS),
+        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT")),
+        charsets="UTF8=ACCEPT" not in enabled,
+    )
+
+
+def capabilities(
+    *, signed_in: bool, may_sign_in: bool, may_start_tls: bool, append_limit: int | None = None
+) -> tuple[str, ...]:
+    """The list as it stands now: before sign-in it says how one may sign in.
+
+    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1).
+    """
     if signed_in:
-        return _AFTER_LOGIN
+        return _AFTER_LOGIN if append_limit is None else (*_AFTER_LOGIN, f"APPENDLIMIT={append_limit}")
     how = ("AUTH=PLAIN",) if may_sign_in else ("LOGINDISABLED",)
     return (*_BEFORE_LOGIN, *(("STARTTLS",) if may_start_tls else ()), *how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -11,6 +12,7 @@ from typing import Final, cast
 from postroom.base import log as base_log
 from postroom.imap import Code, SessionState
 from postroom.imap import commands as c
+from postroom.servers.imap.deflate import Deflater, Inflater
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.session import Handler, Session, SharedState
 from postroom.servers.limits import ConnectionCounter, MemoryBudget, normalise_ip
@@ -55,8 +57,10 @@ class ImapConnection(asyncio.Protocol):
         "_closing",
         "_context",
         "_counted",
+        "_deflater",
         "_eof",
         "_farewell",
+        "_inflater",
         "_lead_until",
         "_loop",
         "_notified",
@@ -83,6 +87,8 @@ class ImapConnection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.peer_ip = ""
         self.secure = secure
+        self._inflater: Inflater | None = None
+        self._deflater: Deflater | None = None
         self._session = Session(context.shared, self, context.handlers)
         self._task: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -135,14 +141,38 @@ class ImapConnection(asyncio.Protocol):
         if self._closing:
             return
         self._seen = self._loop.time()
-        self._session.reader.feed(data)
+        if self._inflater is None:
+            self._session.reader.feed(data)
+        else:
+            self._inflater.feed(data)
+            if not self._inflate():
+                return
+        self._handle()
+
+    def _handle(self) -> None:
+        """There is input: begin to handle it, or let whoever handles it know."""
         if self._task is None:
             self._task = self._loop.create_task(self._work())
             return
         self.notify()
-        if self._session.reader.buffered > _BACKLOG:
+        if self._session.reader.buffered > _BACKLOG or (self._inflater is not None and self._inflater.waiting):
             self._pause(_BEHIND_COMMAND)
         self.account()
+
+    def _inflate(self) -> bool:
+        """Read on in what came compressed, as far as there is room; False when that cannot be read."""
+        inflater, reader = self._inflater, self._session.reader
+        assert inflater is not None
+        try:
+            most = reader.buffered + _BACKLOG
+            while reader.buffered <= most and (data := inflater.read()):
+                reader.feed(data)
+        except zlib.error:
+            _log.info("imap_deflate_failed")
+            self.abort()
+            self._forget()
+            return False
+        return True
 
     def eof_received(self) -> bool:
         """The client sends no more. What it asked for is still answered."""
@@ -172,11 +202,47 @@ class ImapConnection(asyncio.Protocol):
 
     def send(self, buffers: Iterable[bytes | memoryview]) -> None:
         """Hand bytes to the transport."""
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        if self._deflater is None:
             self._transport.writelines(buffers)
+            return
+        compressing = self._deflater.waiting > 0
+        self._deflater.add(buffers)
+        if not compressing:
+            self._deflate()
+
+    def _deflate(self) -> None:
+        """Compress and send the next piece; others have their turn before the one after it."""
+        deflater = self._deflater
+        if deflater is None or self._transport.is_closing():
+            return
+        if data := deflater.take():  # what was left when the connection ended is sent already
+            self._transport.write(data)
+        if deflater.waiting:
+            self._loop.call_soon(self._deflate)
+
+    def compress(self, received: bytes) -> None:
+        """Go on compressed, both ways."""
+        self._deflater, self._inflater = Deflater(), Inflater()
+        self._inflater.feed(received)
+        if self._inflate():
+            self.notify()
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it is."""
+        return self._deflater is not None
+
+    @property
+    def _compressing(self) -> bool:
+        """Whether something that was sent waits to be compressed."""
+        return self._deflater is not None and self._deflater.waiting > 0 and not self._closing
 
     async def drained(self) -> None:
         """Wait until the client has read enough. Raises `Disconnected`."""
+        while self._compressing:  # noqa: ASYNC110 - each turn of the loop compresses a piece
+            await asyncio.sleep(0)
         if self._writable is not None:
             await self._writable
         else:
@@ -189,6 +255,8 @@ class ImapConnection(asyncio.Protocol):
         if not self._notified:
             if self._closing or (self._eof and not self._session.has_pending):
                 raise Disconnected
+            if reading and self._go_on_inflating():
+                return
             if reading:
                 self._unpause(_BEHIND_COMMAND)
             self._waiter = self._loop.create_future()
@@ -244,6 +312,13 @@ class ImapConnection(asyncio.Protocol):
         self._pauses &= ~_IN_HANDSHAKE
         self.secure = True
 
+    def _go_on_inflating(self) -> bool:
+        """Whether more of what came compressed could be read now."""
+        if self._inflater is None or not self._inflater.waiting or self._closing:
+            return False
+        before = self._session.reader.buffered
+        return self._inflate() and self._session.reader.buffered > before
+
     # -- handling
 
     async def _work(self) -> None:
@@ -275,6 +350,9 @@ class ImapConnection(asyncio.Protocol):
             return
         if self._session.principal is not None:
             self._signed_in_by = None
+        if self._go_on_inflating():
+            self._handle()
+            return
         self._unpause(_BEHIND_COMMAND)
         self.expect(self._context.shared.config.idle_timeout, "Autologout; idle for too long")
 
@@ -316,6 +394,8 @@ class ImapConnection(asyncio.Protocol):
         if self._closing:
             return
         self._session.flush()
+        while self._compressing and self._deflater is not None:
+            self._transport.write(self._deflater.take())
         self._closing = True
         self._release()
         transport = self._transport
@@ -324,10 +404,13 @@ class ImapConnection(asyncio.Protocol):
         if transport.is_closing():
             return
         transport.resume_reading()
-        if transport.can_write_eof() and not self._eof:
-            transport.write_eof()
-        else:
+        if self._eof or not transport.can_write_eof():
             transport.close()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection
+            transport.abort()
 
     def _release(self) -> None:
         """Let go of the folder and of whoever waits."""

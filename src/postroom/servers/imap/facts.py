@@ -100,6 +100,8 @@ def _weight(rows: Sequence[Facts], columns: Columns) -> int:
         weight += sum(len(row.body_structure or b"") for row in rows)
     if Columns.PARTS in columns:
         weight += sum(len(row.part_tree or b"") for row in rows)
+    if Columns.PREVIEW in columns:
+        weight += sum(len(row.subject or "") + len(row.snippet or "") for row in rows)
     return weight
 
 

@@ -18,10 +18,11 @@ from postroom.mail.tree import unpack_tree
 from postroom.mailbox.flags import FlagsNow
 from postroom.mailbox.reads import Columns
 from postroom.mailbox.rules import FlagMode, Flags
+from postroom.servers.imap import binary
 from postroom.servers.imap.ahead import ReadAhead
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.failures import Disconnected
-from postroom.servers.imap.sections import Piece, SectionItem, pieces, section_items
+from postroom.servers.imap.sections import Piece, SectionItem, UnknownEncoding, pieces, section_items
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.store import GONE
@@ -39,10 +40,18 @@ STREAM_BYTES: Final = 1024 * 1024
 _log = base_log.get("servers.imap")
 
 BODY_MISSING: Final = ProtocolNo(Code.SERVERBUG, "message body missing")
+UNKNOWN_ENCODING: Final = ProtocolNo(Code.UNKNOWN_CTE, "A part has an unknown Content-Transfer-Encoding")
+PREVIEW_CHARS: Final = 200
+"""RFC 8970 §3.3."""
 
 
 def _plain_structure(facts: Facts) -> bytes:
     return imap_data.body(unpack_tree(facts.part_tree or b""))
+
+
+def _preview(facts: Facts) -> bytes:
+    """Made when the message came, so it is never NIL; a literal unless it is ASCII (RFC 8970 §3.2)."""
+    return render.string((facts.snippet or "")[:PREVIEW_CHARS].encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,8 @@ _FACTS: Final = {
     FetchAtt.BODY_STRUCTURE_PLAIN: _Fact(Columns.PARTS, b"BODY %b", _plain_structure),
     FetchAtt.EMAILID: _Fact(Columns.IDS, b"EMAILID (%b)", lambda facts: str(facts.message_id).encode()),
     FetchAtt.THREADID: _Fact(Columns.IDS, b"THREADID (%b)", lambda facts: str(facts.thread_id).encode()),
+    FetchAtt.PREVIEW: _Fact(Columns.PREVIEW, b"PREVIEW %b", _preview),
+    FetchAtt.PREVIEW_LAZY: _Fact(Columns.PREVIEW, b"PREVIEW %b", _preview),
     FetchAtt.SAVEDATE: _Fact(Columns.NONE, b"SAVEDATE %b", lambda facts: render.internal_date(facts.saved_at)),
 }
 
@@ -146,6 +157,8 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
             _log.error("message_body_missing", count=len(fetcher.unreadable))
             raise BODY_MISSING
         fetcher.gone = True
+    if fetcher.has_unknown:
+        raise UNKNOWN_ENCODING
     if fetcher.gone and not command.uid:
         raise GONE
     return Done("FETCH completed")
@@ -189,6 +202,7 @@ class _Fetcher:
         self._marks_seen = plan.marks_seen and not selected.read_only and session.may_write
         self.gone = False
         self.unreadable: list[int] = []
+        self.has_unknown = False
 
     async def run(self, parts: Iterable[range]) -> None:
         if not self._plan.needs_facts:
@@ -270,8 +284,8 @@ class _Fetcher:
             if facts is not None and words is not None
         ]
         self.gone = self.gone or len(alive) < len(page.uids)
-        seen = await self._mark_seen([uid for _, uid, _, words in alive if SEEN not in words])
-        plans = [(place, uid, facts, words, self._pieces(facts)) for place, uid, facts, words in alive]
+        plans = list(self._plans(alive))
+        seen = await self._mark_seen([uid for _, uid, _, words, _ in plans if SEEN not in words])
         wants = [
             piece.span
             for _, _, _, _, found in plans
@@ -299,6 +313,15 @@ class _Fetcher:
             selected.silence(now.uid, now.modseq)
         return {now.uid: now for now in stored}
 
+    def _plans(
+        self, alive: Iterable[tuple[int, int, Facts, Flags]]
+    ) -> Iterator[tuple[int, int, Facts, Flags, list[Piece] | None]]:
+        for place, uid, facts, words in alive:
+            try:
+                yield place, uid, facts, words, self._pieces(facts)
+            except UnknownEncoding:
+                self.has_unknown = True
+
     def _pieces(self, facts: Facts) -> list[Piece] | None:
         try:
             return pieces(facts, self._plan.sections)
@@ -325,37 +348,55 @@ class _Fetcher:
     async def _write_message(self, number: int, head: list[bytes], found: list[Piece], results: _Results) -> bool:
         """One FETCH response; none, and False, when its octets are missing."""
         session = self._session
-        values: list[bytes | AsyncIterator[bytes] | None] = []
+        values: list[_Value] = []
         failed = False
         for piece in found:
-            if piece.span is None:
-                values.append(None)
-            elif _is_streamed(piece):
-                values.append(await self._open(piece))
-                failed = failed or values[-1] is None
-            else:
-                data = await results.next()
-                if isinstance(data, StorageError):
-                    failed = True
-                    values.append(None)
-                else:
-                    values.append(piece.value(data))
+            # All of them are asked for, also after a failure: the results come in this order.
+            value = await self._value(piece, results)
+            failed = failed or value is None
+            values.append(value or _NIL)
         if failed:
             return False
         session.write(b"* %d FETCH (%b" % (number, b" ".join(head)))
         gap = b" " if head else b""
         for piece, value in zip(found, values, strict=True):
-            if value is None:
-                session.write(b"%b%b NIL" % (gap, piece.label))
-            elif isinstance(value, bytes):
-                session.write(b"%b%b {%d}\r\n" % (gap, piece.label, len(value)), value)
-            else:
-                session.write(b"%b%b {%d}\r\n" % (gap, piece.label, piece.size))
-                await self._stream(piece, value)
+            session.write(b"%b%b %b" % (gap, piece.label, value.head), value.octets)
+            if value.chunks is not None:
+                await self._stream(value.size, value.chunks)
             gap = b" "
         session.write(b")\r\n")
         await session.drain()
         return True
+
+    async def _value(self, piece: Piece, results: _Results) -> _Value | None:
+        """What an item shows; None when its octets are missing."""
+        if piece.number is not None:
+            return _Value(b"%d" % piece.number)
+        if piece.span is None:
+            return _NIL
+        if not _is_streamed(piece):
+            data = await results.next()
+            return None if isinstance(data, StorageError) else _shown(piece, piece.value(data))
+        if piece.coded is not None:
+            return await self._decoded(piece)
+        chunks = await self._open(piece)
+        return None if chunks is None else _Value(render.literal_header(piece.size), b"", chunks, piece.size)
+
+    async def _decoded(self, piece: Piece) -> _Value | None:
+        reader = self._session.shared.binary
+        try:
+            content = await reader.read(piece)
+        except StorageError:
+            return None
+        if piece.is_size:
+            return _Value(b"%d" % content.size)
+        if content.octets is not None:
+            return _shown(piece, piece.cut(content.octets))
+        start, count = (0, content.size) if piece.partial is None else piece.partial
+        start = min(start, content.size)
+        end = min(start + count, content.size)
+        head = render.literal_header(end - start, binary=content.has_nul)
+        return _Value(head, b"", reader.stream(piece, start, end), end - start)
 
     async def _open(self, piece: Piece) -> AsyncIterator[bytes] | None:
         """The octets of a large section, once it is sure that there are any."""
@@ -367,8 +408,8 @@ class _Fetcher:
             return None
         return _chain(first, stream)
 
-    async def _stream(self, piece: Piece, chunks: AsyncIterator[bytes]) -> None:
-        session, left = self._session, piece.size
+    async def _stream(self, left: int, chunks: AsyncIterator[bytes]) -> None:
+        session = self._session
         try:
             async for chunk in chunks:
                 left -= len(chunk)
@@ -381,7 +422,29 @@ class _Fetcher:
             raise Disconnected
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """An item's value: what stands before octets, and these, or where they come from and how many there are."""
+
+    head: bytes
+    octets: bytes = b""
+    chunks: AsyncIterator[bytes] | None = None
+    size: int = 0
+
+
+_NIL: Final = _Value(b"NIL")
+
+
+def _shown(piece: Piece, value: bytes) -> _Value:
+    if piece.is_size:
+        return _Value(b"%d" % len(value))
+    # Where there is no NUL the client is told so by the form (RFC 3516 §4.3).
+    return _Value(render.literal_header(len(value), binary=piece.coded is not None and b"\0" in value), value)
+
+
 def _is_streamed(piece: Piece) -> bool:
+    if piece.coded is not None:
+        return piece.size > binary.SMALL
     return piece.size > STREAM_BYTES and piece.is_streamable
 
 

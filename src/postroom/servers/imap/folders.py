@@ -15,6 +15,8 @@ from postroom.mailbox.models import Folder, SpecialUse
 from postroom.servers.imap.session import Done, Session
 
 QUARANTINE: Final = "Quarantine"
+STORAGE_UNIT: Final = 1024
+"""Octets in which quotas are told (RFC 9208 §5.1)."""
 
 #: How each special use is called on the wire (RFC 6154 §2); INBOX has no attribute.
 USES: Final = {
@@ -82,11 +84,11 @@ async def list_(session: Session, command: c.List) -> Done:
         ):
             attributes.insert(0, "\\Subscribed")
         extended = b'("CHILDINFO" ("SUBSCRIBED"))' if inside else b""
-        session.write(render.list_line(attributes, folder.name, extended=extended))
+        session.write(render.list_line(attributes, folder.name, utf8=session.utf8, extended=extended))
         for wanted in command.returns:
             if isinstance(wanted, c.ListStatus):
                 note_items(session, wanted.items)
-                session.write(render.status_line(folder.name, status_items(folder, wanted.items)))
+                await _write_status(session, folder, wanted.items)
         await session.drain()
     return Done("LIST completed")
 
@@ -122,7 +124,7 @@ async def lsub(session: Session, command: c.Lsub) -> Done:
                 if any_match(patterns, above):
                     shown.setdefault(above, ["\\Noselect"])
     for name, attributes in shown.items():
-        session.write(render.list_line(attributes, name, command="LSUB"))
+        session.write(render.list_line(attributes, name, utf8=session.utf8, command="LSUB"))
     return Done("LSUB completed")
 
 
@@ -151,8 +153,13 @@ def _attributes(folder: Folder, parents: frozenset[str]) -> list[str]:
 async def status(session: Session, command: c.StatusCommand) -> Done:
     folder = await find(session, command.mailbox)
     note_items(session, command.items)
-    session.write(render.status_line(folder.name, status_items(folder, command.items)))
+    await _write_status(session, folder, command.items)
     return Done("STATUS completed")
+
+
+async def _write_status(session: Session, folder: Folder, items: Sequence[StatusItem]) -> None:
+    shown = await status_items(session, folder, items)
+    session.write(render.status_line(folder.name, shown, utf8=session.utf8))
 
 
 def note_items(session: Session, items: Iterable[StatusItem]) -> None:
@@ -161,8 +168,13 @@ def note_items(session: Session, items: Iterable[StatusItem]) -> None:
         session.enable("CONDSTORE")
 
 
-def status_items(folder: Folder, items: Iterable[StatusItem]) -> list[tuple[str, int | str]]:
-    """Pairs of a STATUS response, from the folder's counters."""
+def in_units(octets: int) -> int:
+    """Octets in units of storage, begun ones counted."""
+    return -(-octets // STORAGE_UNIT)
+
+
+async def status_items(session: Session, folder: Folder, items: Sequence[StatusItem]) -> list[tuple[str, int | str]]:
+    """Pairs of a STATUS response, from the folder's counters; the size of what is \\Deleted has to be summed up."""
     values: dict[StatusItem, int | str] = {
         StatusItem.MESSAGES: folder.message_count,
         # UIDs that nobody was told of; some of their messages may be gone.
@@ -174,7 +186,11 @@ def status_items(folder: Folder, items: Iterable[StatusItem]) -> list[tuple[str,
         StatusItem.SIZE: folder.total_bytes,
         StatusItem.HIGHESTMODSEQ: folder.highest_modseq,
         StatusItem.MAILBOXID: f"({folder.public_id})",
+        StatusItem.APPENDLIMIT: session.shared.config.max_append_size,
     }
+    if StatusItem.DELETED_STORAGE in items:
+        size = await session.services.mailboxes.reads.deleted_bytes(session.ref, folder.id)
+        values[StatusItem.DELETED_STORAGE] = in_units(size)
     return [(item.value, values[item]) for item in items]
 
 

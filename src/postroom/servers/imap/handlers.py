@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from postroom.imap import commands as c
-from postroom.servers.imap import append, auth, fetch, folders, idle, search, select, store, transfer
+from postroom.servers.imap import append, auth, fetch, folders, idle, metadata, quota, search, select, store, transfer
 from postroom.servers.imap.session import Handler
 
 HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
@@ -40,6 +40,12 @@ HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
         c.Copy: transfer.copy,
         c.Move: transfer.move,
         c.Append: append.append,
+        c.Replace: append.replace,
         c.Idle: idle.idle,
+        c.GetQuota: quota.get_quota,
+        c.GetQuotaRoot: quota.get_quota_root,
+        c.Compress: auth.compress,
+        c.GetMetadata: metadata.get_metadata,
+        c.SetMetadata: metadata.set_metadata,
     }
 )

@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass
 
 from postroom.mailbox.search import FolderSearch
+from postroom.servers.imap.binary import BinaryReader
 from postroom.servers.imap.config import ImapConfig, ImapServices
 from postroom.servers.imap.connection import ConnectionContext, ImapConnection
 from postroom.servers.imap.facts import FactCache
@@ -69,6 +70,7 @@ class ImapListener(Listening):
                 views=shared.views,
                 facts=shared.facts,
                 search=shared.search,
+                binary=BinaryReader(services.blobs, services.parser),
                 tls_available=ssl_context is not None,
             ),
             ssl_context=ssl_context,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 from postroom.imap import BadCommand, Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
@@ -13,6 +14,8 @@ from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.vanished import tell_vanished
 from postroom.servers.imap.views import FolderGone, FolderView
+
+_CHUNK: Final = 1000
 
 
 async def select(session: Session, command: c.Select) -> Done:
@@ -59,13 +62,19 @@ async def _catch_up(session: Session, selected: Selected, resync: c.QResync) -> 
     await tell_vanished(session, selected, resync.modseq, resync.known)
     known = None if resync.known is None else resync.known.resolve_uids(selected.told_uids())
     for part in (range(selected.count),) if known is None else known:
-        for place in part:
-            modseq = selected.view.modseqs[place]
-            if modseq > resync.modseq:
-                uid = selected.uids[place]
-                shown = render.flags(selected.view.flags[place], recent=selected.is_recent(uid))
-                session.write(b"* %d FETCH (UID %d FLAGS %b MODSEQ (%d))\r\n" % (place + 1, uid, shown, modseq))
-        await session.drain()
+        for start in range(part.start, part.stop, _CHUNK):
+            _tell_changed(session, selected, range(start, min(start + _CHUNK, part.stop)), resync.modseq)
+            await session.drain()
+
+
+def _tell_changed(session: Session, selected: Selected, places: range, since: int) -> None:
+    """Other sessions may have brought the view on meanwhile: what went from it has its number here still."""
+    states = zip(places, selected.flags_at(places), selected.modseqs_at(places), strict=True)
+    for place, flags, modseq in states:
+        if flags is not None and modseq > since:
+            uid = selected.uids[place]
+            shown = render.flags(flags, recent=selected.is_recent(uid))
+            session.write(b"* %d FETCH (UID %d FLAGS %b MODSEQ (%d))\r\n" % (place + 1, uid, shown, modseq))
 
 
 async def _recent(view: FolderView, read_only: bool) -> range:

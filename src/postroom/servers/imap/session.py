@@ -35,7 +35,8 @@ from postroom.imap import (
 from postroom.imap import commands as c
 from postroom.mailbox.models import Folder, MailboxRef
 from postroom.mailbox.search import FolderSearch
-from postroom.servers.imap.capabilities import OPTIONS, capabilities
+from postroom.servers.imap.binary import BinaryReader
+from postroom.servers.imap.capabilities import UTF8_WORDS, capabilities, options
 from postroom.servers.imap.config import ImapConfig, ImapServices
 from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.failures import Disconnected, as_answer
@@ -54,6 +55,10 @@ class Wire(Protocol):
 
     peer_ip: str
     secure: bool
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the connection is compressed (RFC 4978)."""
 
     def send(self, buffers: Iterable[bytes | memoryview], /) -> None:
         """Hand bytes to the transport."""
@@ -76,6 +81,9 @@ class Wire(Protocol):
     async def start_tls(self) -> None:
         """Go on under TLS. Raises `Disconnected`."""
 
+    def compress(self, received: bytes, /) -> None:
+        """Go on compressed, both ways; `received` came after the command already (RFC 4978)."""
+
     def expect(self, seconds: float, farewell: str, /) -> None:
         """Without anything from the client for so long, say BYE and go."""
 
@@ -89,6 +97,7 @@ class SharedState:
     views: ViewCache
     facts: FactCache
     search: FolderSearch
+    binary: BinaryReader
     tls_available: bool
 
 
@@ -143,6 +152,7 @@ class Session:
         "_out_size",
         "append_target",
         "enabled",
+        "gathered",
         "login_failures",
         "principal",
         "reader",
@@ -157,7 +167,9 @@ class Session:
     def __init__(self, shared: SharedState, wire: Wire, handlers: Mapping[type[c.Command], Handler]) -> None:
         self.shared = shared
         self.wire = wire
-        self.reader = CommandReader(ReaderLimits(max_append_size=shared.config.max_append_size))
+        size = shared.config.max_append_size
+        total = max(size, ReaderLimits().max_append_total)
+        self.reader = CommandReader(ReaderLimits(max_append_size=size, max_append_total=total))
         self.state = SessionState.NOT_AUTHENTICATED
         self.principal: Principal | None = None
         self.ref = MailboxRef(0, 0)
@@ -166,6 +178,8 @@ class Session:
         self.login_failures = 0
         self.append_target: tuple[str, Folder] | None = None
         self.enabled: frozenset[str] = frozenset()
+        self.gathered = 0
+        """Octets of stored messages that a command has in memory."""
         self._handlers = handlers
         self._in_flight: deque[PendingAnswer] | None = None
         self._bad = 0
@@ -195,7 +209,10 @@ class Session:
     def capabilities(self) -> tuple[str, ...]:
         """What CAPABILITY answers now."""
         return capabilities(
-            signed_in=self.principal is not None, may_sign_in=self.may_sign_in, may_start_tls=self.may_start_tls
+            signed_in=self.principal is not None,
+            may_sign_in=self.may_sign_in,
+            may_start_tls=self.may_start_tls,
+            append_limit=self.shared.config.max_append_size,
         )
 
     # -- what the client asked for once and for all
@@ -209,6 +226,11 @@ class Session:
     def resyncs(self) -> bool:
         """Whether what went is told by UID (RFC 7162 §3.2.10)."""
         return "QRESYNC" in self.enabled
+
+    @property
+    def utf8(self) -> bool:
+        """Whether names, and strings in quotes, are UTF-8 (RFC 6855 §3, RFC 9051 §5.1)."""
+        return not self.enabled.isdisjoint(UTF8_WORDS)
 
     def enable(self, *words: str) -> None:
         """From now on; also by commands that only those use who know it (RFC 7162 §3.1)."""
@@ -380,7 +402,7 @@ class Session:
     @property
     def held(self) -> int:
         """Octets of messages that this session has in memory: coming in, being worked on, being committed."""
-        held = self.reader.held + (self._executing or 0)
+        held = self.reader.held + (self._executing or 0) + self.gathered
         return held + sum(pending.size for pending in self._in_flight) if self._in_flight else held
 
     @property
@@ -423,7 +445,7 @@ class Session:
         self.tag = raw.tag
         command: c.Command | None = None
         try:
-            command = parse_command(raw, OPTIONS)
+            command = parse_command(raw, options(self.enabled))
             require(self.state, command)
             answer = await self._handlers[type(command)](self, command)
             if not isinstance(answer, Done):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, get_args
 
-from postroom.events.catalogue import timestamp, trust
+from postroom.events.catalogue import ENCRYPTED, timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint, RefInfo
 from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
 from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
@@ -52,25 +52,27 @@ def message(
     `with_headers` adds the member `headers`, null when the raw bytes are gone.
     """
     inbound = view.direction is Direction.INBOUND
+    sender, answers = _originator(view, state)
     shape: Json = {
         "id": view.id,
         "thread_id": view.thread_id,
         "identity_id": view.identity_id,
         "direction": view.direction.value,
         "status": view.status,
-        "from": None if view.sender is None or not view.sender.address else _point(view.sender),
+        "from": None if sender is None or not sender.address else _point(sender),
         "to": points(view.to),
         "cc": points(view.cc),
         # Who got a blind copy is the sender's to know.
         "bcc": [] if inbound else points(view.bcc),
-        "reply_to": points(view.reply_to),
+        "reply_to": points(answers),
         "delivered_to": view.delivered_to if inbound else None,
         "is_primary_recipient": view.is_primary_recipient if inbound else None,
         "subject": view.subject[:MAX_SUBJECT],
         "sent_at": timestamp(view.sent_at),
         "received_at": timestamp(view.received_at),
-        "extracted_text": view.extracted_text,
-        "text": view.text,
+        # Nothing can be read of it, which is not the same as that nothing stands there (inbound §13).
+        "extracted_text": None if ENCRYPTED in view.facts else view.extracted_text,
+        "text": None if ENCRYPTED in view.facts else view.text,
         "html": view.html,
         "attachments": [attachment(item) for item in view.attachments],
         "labels": list(view.labels[:MAX_LABELS]),
@@ -90,6 +92,15 @@ def message(
     if with_headers:
         shape["headers"] = headers
     return shape
+
+
+def _originator(view: MessageView, state: OutboundState | None) -> tuple[Mailpoint | None, tuple[Mailpoint, ...]]:
+    """From and Reply-To as the recipients got them: what left by fallback has others than the copy that was kept."""
+    if state is None or state.sent_from is None:
+        return view.sender, view.reply_to
+    name = view.sender.name if view.sender is not None else ""
+    answers = () if state.reply_to is None else (Mailpoint(state.reply_to, name),)
+    return Mailpoint(state.sent_from, name), answers
 
 
 def delivery(one: Delivery) -> Json:

@@ -90,7 +90,7 @@ class Texts:
     async def _html(self, view: MessageView) -> str | None:
         async with self._slots:
             try:
-                raw = await self._blobs.get(view.blob_key)
+                raw = (await self._blobs.get(view.blob_key))[view.prefix_len :]
             except BlobMissing:
                 log.error("http_raw_missing", message_id=view.id)
                 return None

@@ -1,0 +1,196 @@
+"""What operators stop sending with, and what tenants decide of it: pauses of tenants and domains (G12, J33), switches
+of the deployment, and the tenant's policy (outbound §21). SQL.
+
+Whoever sends reads all of it anew for each message, and again before each attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from postroom.accounts.policy import TenantPolicy, changed, read_policy
+from postroom.accounts.text import invalid, is_storable
+from postroom.base import log as base_log
+from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
+from postroom.db.pool import Database
+
+log = base_log.get("directory")
+
+MAX_REASON: Final = 200
+MAX_SHOWN: Final = 100
+
+# What is paused already stays paused since then.
+_PAUSE_TENANT: Final = """
+UPDATE tenants SET sending_paused_at = coalesce(sending_paused_at, $2),
+  sending_pause_reason = coalesce(sending_pause_reason, $3), updated_at = $2
+WHERE id = $1 AND status NOT IN ('erasing', 'erased') RETURNING public_id
+"""
+_RESUME_TENANT: Final = """
+UPDATE tenants SET sending_paused_at = NULL, sending_pause_reason = NULL, updated_at = $2
+WHERE id = $1 AND status NOT IN ('erasing', 'erased') RETURNING public_id
+"""
+_DOMAIN: Final = "SELECT kind, public_id, sending_paused_at FROM domains WHERE name = $1 FOR NO KEY UPDATE"
+_SET_DOMAIN: Final = "UPDATE domains SET sending_paused_at = $2, updated_at = $3 WHERE name = $1"
+_SWITCH: Final = """
+INSERT INTO ops_switches (name, state, set_by, reason, set_at) VALUES ($1, $2, 'platform', $3, $4)
+ON CONFLICT (name) DO UPDATE SET state = $2, set_by = 'platform', reason = $3, set_at = $4
+"""
+_SWITCHES: Final = "SELECT name, state, set_by, reason, set_at FROM ops_switches"
+_TENANTS: Final = """
+SELECT public_id, slug, sending_paused_at AS at, sending_pause_reason AS reason FROM tenants
+WHERE sending_paused_at IS NOT NULL ORDER BY sending_paused_at DESC, id DESC LIMIT $1
+"""
+_DOMAINS: Final = """
+SELECT public_id, name, sending_paused_at AS at FROM domains
+WHERE sending_paused_at IS NOT NULL ORDER BY sending_paused_at DESC, id DESC LIMIT $1
+"""
+_POLICY: Final = "SELECT policy_json FROM tenants WHERE id = $1"
+_LOCK_POLICY: Final = "SELECT policy_json, status FROM tenants WHERE id = $1 FOR NO KEY UPDATE"
+_SET_POLICY: Final = "UPDATE tenants SET policy_json = $2, updated_at = $3 WHERE id = $1"
+
+
+class PauseReason(StrEnum):
+    """Why a tenant sends nothing."""
+
+    ABUSE_THRESHOLD = "abuse_threshold"
+    ABUSE_BURST = "abuse_burst"
+
+
+class Switch(StrEnum):
+    """Of the deployment; off unless somebody turned it on."""
+
+    READ_ONLY = "read_only"
+    """Nothing leaves but what the system itself says; it waits, and nothing is canceled."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchState:
+    """How a switch stands; `set_at` is None while nobody has touched it."""
+
+    name: Switch
+    on: bool
+    set_by: str | None = None
+    reason: str | None = None
+    set_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A tenant (`name` is its slug) or a domain that nothing is sent for."""
+
+    public_id: str
+    name: str
+    at: datetime
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Everything that stops sending now; of tenants and domains the newest `MAX_SHOWN`."""
+
+    switches: Sequence[SwitchState]
+    tenants: Sequence[Paused]
+    domains: Sequence[Paused]
+
+
+class SendingControls:
+    """Use cases of operators. Callers have checked that they are."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def pause_tenant(self, tenant_id: int, reason: PauseReason = PauseReason.ABUSE_THRESHOLD) -> None:
+        """Send nothing for the tenant; what waits goes on waiting. Raises `tenant_not_found`."""
+        async with self._database.acquire() as conn:
+            done = await conn.fetchval(_PAUSE_TENANT, tenant_id, self._clock.now(), reason.value)
+        self._told("sending_paused", "tenant_not_found", done)
+
+    async def resume_tenant(self, tenant_id: int) -> None:
+        """Let the tenant send again. Raises `tenant_not_found`."""
+        async with self._database.acquire() as conn:
+            done = await conn.fetchval(_RESUME_TENANT, tenant_id, self._clock.now())
+        self._told("sending_resumed", "tenant_not_found", done)
+
+    async def pause_domain(self, name: str) -> None:
+        """Send nothing from the domain. Raises `domain_not_found`; `policy_denied` for the platform domain, which is
+        everybody's (G12)."""
+        await self._set_domain(name, paused=True)
+
+    async def resume_domain(self, name: str) -> None:
+        """Send from the domain again. Raises `domain_not_found`."""
+        await self._set_domain(name, paused=False)
+
+    async def _set_domain(self, name: str, *, paused: bool) -> None:
+        now = self._clock.now()
+        async with self._database.transaction() as conn:
+            row = await conn.fetchrow(_DOMAIN, name.lower()) if is_storable(name) else None
+            if row is None:
+                raise PostroomError("domain_not_found")
+            if paused and row["kind"] == "platform":
+                raise PostroomError("policy_denied", message="The platform domain is never paused; pause the tenant.")
+            if paused != (row["sending_paused_at"] is not None):
+                await conn.execute(_SET_DOMAIN, name.lower(), now if paused else None, now)
+        self._told("sending_paused" if paused else "sending_resumed", "domain_not_found", row["public_id"])
+
+    def _told(self, what: str, missing: str, public_id: str | None) -> None:
+        if public_id is None:
+            raise PostroomError(missing)
+        log.info(what, of=public_id)
+
+    async def switch(self, name: Switch, *, on: bool, reason: str) -> SwitchState:
+        """Turn a switch. Raises `invalid_request` without a reason."""
+        if not reason.strip() or len(reason) > MAX_REASON or not is_storable(reason):
+            raise invalid("reason", f"must have 1 to {MAX_REASON} characters")
+        now = self._clock.now()
+        async with self._database.acquire() as conn:
+            await conn.execute(_SWITCH, name.value, "on" if on else "off", reason, now)
+        log.info("switch_set", switch=name.value, on=on)
+        return SwitchState(name, on, "platform", reason, now)
+
+    async def standing(self) -> Standing:
+        """What stops sending now."""
+        async with self._database.acquire() as conn:
+            switches = {row["name"]: row for row in await conn.fetch(_SWITCHES)}
+            tenants = await conn.fetch(_TENANTS, MAX_SHOWN)
+            domains = await conn.fetch(_DOMAINS, MAX_SHOWN)
+        return Standing(
+            [_switch(name, switches.get(name.value)) for name in Switch],
+            [Paused(row["public_id"], row["slug"], row["at"], row["reason"]) for row in tenants],
+            [Paused(row["public_id"], row["name"], row["at"]) for row in domains],
+        )
+
+    # -- policy
+
+    async def policy(self, tenant_id: int) -> TenantPolicy:
+        """What holds for the tenant. Raises `tenant_not_found`."""
+        async with self._database.acquire() as conn:
+            stored = await conn.fetchval(_POLICY, tenant_id)
+        if stored is None:
+            raise PostroomError("tenant_not_found")
+        return read_policy(stored)
+
+    async def change_policy(self, tenant_id: int, changes: Mapping[str, Any]) -> TenantPolicy:
+        """Set members by their paths; None is the default again. Raises `tenant_not_found`, `tenant_erased`,
+        `invalid_request`; then nothing is changed."""
+        async with self._database.transaction() as conn:
+            row = await conn.fetchrow(_LOCK_POLICY, tenant_id)
+            if row is None:
+                raise PostroomError("tenant_not_found")
+            if row["status"] in ("erasing", "erased"):
+                raise PostroomError("tenant_erased")
+            after = changed(row["policy_json"], changes)
+            await conn.execute(_SET_POLICY, tenant_id, after, self._clock.now())
+        log.info("policy_changed", members=sorted(changes))
+        return read_policy(after)
+
+
+def _switch(name: Switch, row: Any) -> SwitchState:
+    if row is None:
+        return SwitchState(name, False)
+    return SwitchState(name, row["state"] == "on", row["set_by"], row["reason"], row["set_at"])

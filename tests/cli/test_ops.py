@@ -1,0 +1,70 @@
+"""Sending is stopped and goes on; a tenant's policy is shown and changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.driver import DOMAIN, Cli
+
+
+@pytest.mark.covers("edge:G12", "edge:J33")
+def test_a_tenant_is_paused_and_resumed(cli: Cli) -> None:
+    cli.json("tenant", "create", "acme")
+    shown = cli.json("ops", "pause", "--tenant", "acme", "--reason", "abuse_burst")
+    assert [(one["slug"], one["reason"]) for one in shown["tenants"]] == [("acme", "abuse_burst")]
+    (listed,) = cli.json("tenant", "list")["data"]
+    assert listed["sending_pause_reason"] == "abuse_burst"
+    assert listed["sending_paused_at"] == shown["tenants"][0]["sending_paused_at"]
+    # Again, it is paused since then, and for the reason of then.
+    assert cli.json("ops", "pause", "--tenant", "acme")["tenants"] == shown["tenants"]
+    assert cli("ops", "resume", "--tenant", "acme").out == "acme sends again.\n"
+    assert cli.json("ops", "status")["tenants"] == []
+
+
+@pytest.mark.covers("edge:G12")
+def test_the_platform_domain_is_never_paused(cli: Cli) -> None:
+    cli.json("tenant", "create", "acme")
+    refused = cli("ops", "pause", "--domain", DOMAIN, "--json")
+    assert refused.error["code"] == "policy_denied"
+    assert cli("ops", "pause", "--domain", "elsewhere.example", "--json").error["code"] == "domain_not_found"
+    assert cli.json("ops", "resume", "--domain", DOMAIN)["domains"] == []
+
+
+def test_a_switch_has_a_reason(cli: Cli) -> None:
+    cli.json("tenant", "create", "acme")
+    (before,) = cli.json("ops", "status")["switches"]
+    assert before == {"name": "read_only", "state": "off", "set_by": None, "reason": None, "set_at": None}
+    done = cli.json("ops", "switch", "read_only", "on", "--reason", "restoring")
+    assert (done["state"], done["set_by"], done["reason"]) == ("on", "platform", "restoring")
+    assert cli.json("ops", "status")["switches"] == [done]
+    assert cli.json("ops", "switch", "read_only", "off", "--reason", "done")["state"] == "off"
+    assert cli("ops", "switch", "read_only", "on", "--reason", " ", "--json").error["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("pause",),
+        ("pause", "--tenant", "acme", "--domain", "x.example"),
+        ("pause", "--tenant", "acme", "--reason", "because"),
+        ("resume",),
+        ("switch", "read_only", "maybe", "--reason", "x"),
+        ("switch", "free_beer", "on", "--reason", "x"),
+    ],
+)
+def test_usage(cli: Cli, argv: tuple[str, ...]) -> None:
+    assert cli("ops", *argv).code == 2
+
+
+def test_a_policy(cli: Cli) -> None:
+    cli.json("tenant", "create", "acme")
+    assert cli.json("tenant", "policy", "acme")["domain_fallback"] is True
+    words = ("domain_fallback=false", "max_recipients=3", "ai_disclosure.mode=footer", "ai_disclosure.text=42")
+    shown = cli.json("tenant", "policy", "acme", *words)
+    assert (shown["domain_fallback"], shown["max_recipients"]) == (False, 3)
+    assert shown["ai_disclosure"] == {"mode": "footer", "text": "42"}
+    assert cli.json("tenant", "policy", "acme") == shown
+    again = cli.json("tenant", "policy", "acme", "max_recipients=", "domain_fallback=")
+    assert (again["domain_fallback"], again["max_recipients"]) == (True, 10)
+    assert cli("tenant", "policy", "acme", "max_recipients=many", "--json").error["code"] == "invalid_request"
+    assert cli("tenant", "policy", "acme", "nonsense").code == 2

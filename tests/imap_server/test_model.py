@@ -1,0 +1,155 @@
+"""Several sessions at once, each with its client's picture of the folder, against what the folder is.
+
+Whatever the server says is applied to the picture as RFC 9051 §5.2, §7 and RFC 7162 have it; when all have been told
+everything, each picture must be what a session sees that comes anew.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+from tests.imap_server.conftest import mail
+
+_FETCH = re.compile(rb"\* (\d+) FETCH \((.*)\)", re.DOTALL)
+_FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
+_UID = re.compile(rb"UID (\d+)")
+KEEPS_NUMBERS = (b"FETCH", b"STORE", b"SEARCH")
+
+
+class Picture:
+    """What a client knows: for each number the UID, if it was told, and the flags, if they were."""
+
+    def __init__(self, client: Any, *, enabled: bytes = b"") -> None:
+        self.client = client
+        self.enabled = enabled
+        self.uids: list[int] = []
+        self.flags: dict[int, frozenset[bytes]] = {}
+
+    async def select(self) -> None:
+        if self.enabled:
+            await self.client.ok(b"ENABLE " + self.enabled)
+        self.take(b"SELECT", await self.client.ok(b"SELECT INBOX"))
+        await self.learn()
+
+    async def learn(self) -> None:
+        """Ask for what EXISTS said is there and is not known."""
+        while 0 in self.uids:
+            if not (await self.say(b"FETCH %d:* (UID FLAGS)" % (self.uids.index(0) + 1))).startswith(b"OK"):
+                await self.say(b"NOOP")  # some of them went already, which numbers may not tell
+
+    async def say(self, command: bytes) -> bytes:
+        lines = await self.client.ask(command)
+        self.take(command, lines)
+        return bytes(lines[-1])
+
+    def take(self, command: bytes, lines: list[bytes]) -> None:
+        frozen = command.split()[0] in KEEPS_NUMBERS
+        for line in lines:
+            if told := re.fullmatch(rb"\* (\d+) EXISTS", line):
+                assert int(told[1]) >= len(self.uids), "messages do not go by EXISTS"
+                self.uids += [0] * (int(told[1]) - len(self.uids))
+            elif told := re.fullmatch(rb"\* (\d+) EXPUNGE", line):
+                assert not frozen, (command, line)
+                assert self.enabled != b"QRESYNC"
+                assert int(told[1]) <= len(self.uids)
+                self.flags.pop(self.uids.pop(int(told[1]) - 1), None)
+            elif told := re.fullmatch(rb"\* VANISHED ([\d:,]+)", line):
+                assert not frozen, (command, line)
+                assert self.enabled == b"QRESYNC"
+                for part in told[1].split(b","):
+                    low, _, high = part.partition(b":")
+                    for uid in range(int(low), int(high or low) + 1):
+                        assert uid in self.uids or 0 in self.uids, "it was told before, or never known"
+                        if uid in self.uids:
+                            self.uids.remove(uid)
+                        else:
+                            self.uids.remove(0)
+                        self.flags.pop(uid, None)
+            elif told := _FETCH.fullmatch(line):
+                self._fetched(int(told[1]), told[2])
+
+    def _fetched(self, number: int, items: bytes) -> None:
+        assert 0 < number <= len(self.uids), "a number that is not there"
+        if found := _UID.search(items):
+            uid = int(found[1])
+            assert self.uids[number - 1] in (0, uid), "a number means another message than before"
+            self.uids[number - 1] = uid
+        if (flags := _FLAGS.search(items)) and self.uids[number - 1]:
+            self.flags[self.uids[number - 1]] = frozenset(flags[1].split()) - {rb"\Recent"}
+
+
+@pytest.mark.covers("RFC 9051 §5.2", "RFC 9051 §7.5.1", "RFC 7162 §3.2.10", "decisions:C1")
+@pytest.mark.parametrize("seed", range(8))
+async def test_every_picture_is_the_folder(office: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    nodes = [await office.listen(), await office.listen()]
+    pictures = [
+        Picture(await office.client(None, nodes[n % 2]), enabled=enabled)
+        for n, enabled in enumerate((b"", b"", b"CONDSTORE", b"QRESYNC", b"QRESYNC"))
+    ]
+    for picture in pictures:
+        await picture.select()
+    for step in range(60):
+        await _anything(office, rng.choice(pictures), rng)
+        if step % 15 == 14:
+            await _agree(office, pictures)
+
+
+async def _anything(office: Any, picture: Picture, rng: random.Random) -> None:
+    """One command of one session, or one change from elsewhere."""
+    count, uids = len(picture.uids), [uid for uid in picture.uids if uid]
+    number = rng.randrange(count) + 1 if count else 0
+    flag = rng.choice((b"\\Seen", b"\\Flagged", b"work", b"\\Deleted"))
+    sign = rng.choice((b"+", b"-", b"")) + b"FLAGS" + rng.choice((b"", b".SILENT"))
+    match rng.randrange(12):
+        case 0 | 1:
+            await office.deliver(mail(f"Number {rng.random()}"))
+        case 2:
+            raw = mail(f"Number {rng.random()}")
+            await picture.say(b"APPEND INBOX (\\Seen) {%d+}\r\n%b" % (len(raw), raw))
+        case 3 | 4 if number:
+            # What it says of flags that it does not tell is what the client has to know by itself.
+            await _store(picture, b"STORE %d %b (%b)" % (number, sign, flag), picture.uids[number - 1])
+        case 5 if uids:
+            uid = rng.choice(uids)
+            await _store(picture, b"UID STORE %d %b (%b)" % (uid, sign, flag), uid)
+        case 6:
+            await picture.say(b"EXPUNGE")
+        case 7 if uids:
+            await picture.say(b"UID MOVE %d %b" % (rng.choice(uids), rng.choice((b"INBOX", b"Archive"))))
+        case 8 if number:
+            await picture.say(b"COPY %d INBOX" % number)
+        case 9:
+            await picture.say(rng.choice((b"NOOP", b"SEARCH UNSEEN", b"UID SEARCH ALL", b"CHECK")))
+        case 10 if number:
+            await picture.say(b"FETCH %d (UID FLAGS BODY[])" % number)
+        case _:
+            await picture.learn()
+
+
+async def _store(picture: Picture, command: bytes, uid: int) -> None:
+    before = picture.flags.get(uid)
+    answer = await picture.say(command)
+    if b".SILENT" not in command or before is None or not answer.startswith(b"OK"):
+        return
+    if uid in picture.flags and picture.flags[uid] == before:
+        # Nothing else was told, so it is what the command made of what was known.
+        words = frozenset(re.search(rb"\(([^)]*)\)", command)[1].split())  # type: ignore[index]  # it is there
+        made = before | words if b"+FLAGS" in command else before - words if b"-FLAGS" in command else words
+        picture.flags[uid] = made
+
+
+async def _agree(office: Any, pictures: list[Picture]) -> None:
+    anew = Picture(await office.client(None))
+    await anew.select()
+    for picture in pictures:
+        await picture.say(b"NOOP")
+        await picture.learn()
+        await picture.say(b"NOOP")
+        assert picture.uids == anew.uids
+        assert picture.flags == anew.flags
+    await anew.client.close()
