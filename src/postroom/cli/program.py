@@ -37,6 +37,8 @@ COMMANDS: Final = {
         "dkim": "dkim",
         "ops": "ops",
         "storage": "storage",
+        "import": "imports",
+        "export": "exports",
         "config": "config",
         "healthcheck": "healthcheck",
         "version": "version",

@@ -204,7 +204,7 @@ class _Batch:
             folder = self.folders.get((m.mailbox.mailbox_id, m.folder))
             if folder is None:
                 return Refused(Refusal.FOLDER_GONE)
-            if folder.uid_next + len(group) > MAX_UID:
+            if max(folder.uid_next, m.uid) + len(group) > MAX_UID:
                 return Refused(Refusal.UID_EXHAUSTED)
             octets = (m.mailbox.mailbox_id, m.content.raw_sha256)
             if self.duplicate_of(m) is None and not (m.source is Source.MX and octets in counted):
@@ -287,8 +287,8 @@ class _Batch:
             for other in rivals:
                 self._mark_conflict(m.mailbox.tenant_id, other)
 
-        uid = folder.uid_next
-        folder.uid_next += 1
+        uid = max(folder.uid_next, m.uid)
+        folder.uid_next = uid + 1
         folder.message_count += 1
         folder.unseen_count += FLAG_SEEN not in m.flags
         folder.deleted_count += FLAG_DELETED in m.flags

@@ -78,6 +78,30 @@ WHERE f.tenant_id = $1 AND f.id = seen.id AND seen.recent_uid < seen.uid_next - 
 RETURNING seen.recent_uid + 1 AS first, seen.uid_next AS stop
 """
 
+# A folder that was made, filled and deleted here may have had any UIDVALIDITY since the mailbox is there, or one that
+# it had taken over. ($5, in Unix seconds.)
+_ADOPT: Final = """
+WITH fresh AS (
+  SELECT b.tenant_id, b.id FROM mailboxes b
+  WHERE b.tenant_id = $1 AND b.id = $2 AND $5 < extract(epoch FROM b.created_at)
+), adopted AS (
+  INSERT INTO adopted_uid_validities (tenant_id, mailbox_id, name, uid_validity)
+  SELECT $1, $2, f.name, $5 FROM folders f, fresh WHERE f.tenant_id = $1 AND f.mailbox_id = $2 AND f.id = $3
+  ON CONFLICT DO NOTHING RETURNING name
+)
+UPDATE folders f SET uid_validity = $5, uid_next = greatest(f.uid_next, $4)
+WHERE f.tenant_id = $1 AND f.mailbox_id = $2 AND f.id = $3 AND (f.uid_validity = $5 OR EXISTS (SELECT FROM adopted))
+"""
+
+_RENEW: Final = """
+WITH b AS (
+  UPDATE mailboxes SET last_uid_validity = greatest(last_uid_validity + 1, $4)
+  WHERE tenant_id = $1 AND id = $2 RETURNING last_uid_validity
+)
+UPDATE folders SET uid_validity = b.last_uid_validity FROM b
+WHERE folders.tenant_id = $1 AND folders.mailbox_id = $2 AND folders.id = $3
+"""
+
 
 def _folder(row: asyncpg.Record) -> Folder:
     values: dict[str, Any] = dict(row)
@@ -248,6 +272,24 @@ async def subscribe(write: MailboxWrite, folder_id: FolderKey, subscribed: bool)
     done = await write.conn.execute(_SUBSCRIBE, write.ref.tenant_id, write.ref.mailbox_id, folder_id, subscribed)
     if done.endswith(" 1"):
         write.log(ChangeKind.FOLDER_SUBSCRIBED, folder_id=folder.id, folder=folder.public_id)
+
+
+async def adopt_uid_validity(
+    conn: Connection, ref: MailboxRef, folder_id: FolderKey, uid_validity: int, uid_next: int
+) -> bool:
+    """Take over UIDVALIDITY and UIDNEXT of a folder of another server, whose UIDs the messages have; in a transaction
+    that holds the mailbox. False, and nothing is done, when a folder of the name may have had that UIDVALIDITY before,
+    with other messages (D4).
+    """
+    done = await conn.execute(_ADOPT, ref.tenant_id, ref.mailbox_id, folder_id, uid_next, uid_validity)
+    return done.endswith(" 1")
+
+
+async def renew_uid_validity(conn: Connection, ref: MailboxRef, folder_id: FolderKey, now: datetime) -> None:
+    """Give a folder a new UIDVALIDITY: its UIDs may mean other messages to a client than here (D4, B21). In a
+    transaction that holds the mailbox.
+    """
+    await conn.execute(_RENEW, ref.tenant_id, ref.mailbox_id, folder_id, int(now.timestamp()))
 
 
 async def mark_recent(conn: Connection, ref: MailboxRef, folder_id: FolderKey) -> range:

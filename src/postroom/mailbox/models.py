@@ -278,6 +278,8 @@ class NewMessage:
     """`messages.status`; None: what the direction says."""
     filing: Filing | None = None
     """None: its headers alone say which thread it belongs to."""
+    uid: int = 0
+    """The UID that it had elsewhere and is to have here; it gets the next one above where that is not free any more."""
     replaces: Place | None = None
     """What goes for good in the same transaction; it is refused when that is not there (RFC 8508)."""
 
