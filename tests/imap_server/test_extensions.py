@@ -20,6 +20,7 @@ ELSEWHERE = {
     "MOVE",
     "CHILDREN",  # test_folders
     "SPECIAL-USE",
+    "IMAP4rev2",  # test_rev2
     "CONDSTORE",  # test_modseq
     "QRESYNC",
     "QUOTA",  # test_quota

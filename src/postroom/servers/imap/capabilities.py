@@ -45,10 +45,12 @@ EXTENSIONS: Final = (
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
 ENABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"CONDSTORE": ("CONDSTORE",), "QRESYNC": ("QRESYNC", "CONDSTORE"), "UTF8=ACCEPT": ("UTF8=ACCEPT",)}
+    | {"IMAP4REV2": ("IMAP4REV2",)}
 )
 
 _ALWAYS: Final = (
     "IMAP4rev1",
+    "IMAP4rev2",
     "LITERAL+",
     "ID",
     "ENABLE",
@@ -72,7 +74,7 @@ def options(enabled: frozenset[str]) -> ParserOptions:
     """What a session may say that has enabled so much."""
     return ParserOptions(
         utf8=not enabled.isdisjoint(UTF8_WORDS),
-        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT")),
+        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT", "IMAP4rev2")),
         charsets="UTF8=ACCEPT" not in enabled,
     )
 
