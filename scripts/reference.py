@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: settings, error codes, REST routes. `--check` says whether it is up to date."""
+"""Writes docs/reference/ from the code: settings, error codes, REST, IMAP, the libraries. `--check` tells what is out of date."""
 
 from __future__ import annotations
 
@@ -19,8 +19,16 @@ from postroom import __version__, mail, mailauth
 from postroom.base.errors import ERRORS
 from postroom.base.settings import environment_names
 from postroom.base.settings_tree import SECTIONS, TOP_LEVEL, Environment, Settings
+from postroom.imap.append import MAX_MESSAGES
+from postroom.imap.fetch import MAX_ITEMS
+from postroom.imap.search import MAX_DEPTH, MAX_KEYS
+from postroom.imap.sequence import MAX_ELEMENTS
+from postroom.imap.wire import ReaderLimits
+from postroom.mailbox.annotations import MAX_BYTES, MAX_ENTRIES, MAX_VALUE
+from postroom.mailbox.rules import MAX_FOLDERS
 from postroom.servers.http.app import create_http
 from postroom.servers.http.services import About, HttpServices
+from postroom.servers.imap.capabilities import SAID_OF
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE = "<!-- Made by scripts/reference.py; edit the code, then run it again. -->\n"
@@ -127,6 +135,42 @@ def mail_page() -> Iterator[str]:
                 yield ""
 
 
+def imap_page() -> Iterator[str]:
+    """What the IMAP server offers, and its limits."""
+    yield "# IMAP\n"
+    yield NOTE
+    yield "How to set up a program is in the [guide](../guide/mail-clients.md).\n"
+    yield "## Extensions\n"
+    yield "| capability | described in | of ours |"
+    yield "| --- | --- | --- |"
+    for name, (document, remark) in SAID_OF.items():
+        yield f"| `{name}` | {document} | {remark} |"
+    yield "\n## Limits\n"
+    yield "| of | limit | beyond it |"
+    yield "| --- | --- | --- |"
+    reader = ReaderLimits()
+    for what, limit, beyond in (
+        ("a command without literals", _octets(reader.max_line), "`BAD`"),
+        ("a literal that is no message", _octets(reader.max_literal), "`NO [TOOBIG]` or `BAD`"),
+        ("all such literals of a command", _octets(reader.max_literal_total), "`NO [LIMIT]`"),
+        ("a message of APPEND", "`imap.max_append_size`", "`NO [TOOBIG]`"),
+        ("messages of one APPEND", f"{MAX_MESSAGES:,}", "`NO [LIMIT]`"),
+        ("elements of a sequence set", f"{MAX_ELEMENTS:,}", "`NO [LIMIT]`"),
+        ("keys of a search", f"{MAX_KEYS:,}, {MAX_DEPTH} deep", "`NO [LIMIT]`"),
+        ("items of a FETCH", f"{MAX_ITEMS:,}", "`NO [LIMIT]`"),
+        ("keywords of a message", "64", "`NO [LIMIT]`"),
+        ("folders of a mailbox", f"{MAX_FOLDERS:,}", "`NO [LIMIT]`"),
+        ("entries of METADATA", f"{MAX_ENTRIES} of a folder and owner", "`NO [METADATA TOOMANY]`"),
+        ("a value of METADATA", _octets(MAX_VALUE), "`NO [METADATA MAXSIZE n]`"),
+        ("all values of a mailbox", _octets(MAX_BYTES), "`NO [METADATA TOOMANY]`"),
+    ):
+        yield f"| {what} | {limit} | {beyond} |"
+
+
+def _octets(number: int) -> str:
+    return f"{number // 1024 // 1024} MiB" if number % (1024 * 1024) == 0 else f"{number // 1024} KiB"
+
+
 def _member(member: Any) -> str:
     """A function with its arguments, or a class, and the first paragraph of its docstring."""
     kind = "class" if inspect.isclass(member) else "function"
@@ -150,7 +194,13 @@ def _arguments(function: Any) -> str:
     return f"({', '.join(shown)})"
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "rest.md": rest_page, "mail.md": mail_page}
+PAGES = {
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "rest.md": rest_page,
+    "mail.md": mail_page,
+    "imap.md": imap_page,
+}
 
 
 def main() -> int:

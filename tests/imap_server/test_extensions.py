@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroom.servers.imap.capabilities import capabilities
+from postroom.servers.imap.capabilities import SAID_OF, capabilities
 
 ELSEWHERE = {
     "LITERAL+",  # test_append: every message
@@ -20,6 +20,7 @@ ELSEWHERE = {
     "MOVE",
     "CHILDREN",  # test_folders
     "SPECIAL-USE",
+    "IMAP4rev2",  # test_rev2
     "CONDSTORE",  # test_modseq
     "QRESYNC",
     "QUOTA",  # test_quota
@@ -140,3 +141,13 @@ async def test_save_dates(office: Any) -> None:
         (b"NOT SAVEDATESUPPORTED", b""),
     ):
         assert await client.ok(b"SEARCH " + query) == [b"* SEARCH" + found], query
+
+
+def test_the_reference_names_every_extension() -> None:
+    offered = {
+        word.partition("=")[0] if word.startswith("APPENDLIMIT") else word
+        for signed_in in (False, True)
+        for tls in (False, True)
+        for word in capabilities(signed_in=signed_in, may_sign_in=tls, may_start_tls=tls, append_limit=1)
+    }
+    assert offered == set(SAID_OF)

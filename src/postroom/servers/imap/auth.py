@@ -47,7 +47,9 @@ async def enable(session: Session, command: c.Enable) -> Done:
     for word in command.capabilities:
         if word in ENABLES and word not in session.enabled:
             session.enable(*ENABLES[word])
-            new[word] = None
+            new["IMAP4rev2" if word == "IMAP4REV2" else word] = None
+    if session.is_rev2 and session.selected is not None:
+        session.selected.forget_recent()
     session.write(render.enabled_line(new))
     return Done("ENABLE completed")
 

@@ -45,10 +45,12 @@ EXTENSIONS: Final = (
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
 ENABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"CONDSTORE": ("CONDSTORE",), "QRESYNC": ("QRESYNC", "CONDSTORE"), "UTF8=ACCEPT": ("UTF8=ACCEPT",)}
+    | {"IMAP4REV2": ("IMAP4REV2",)}
 )
 
 _ALWAYS: Final = (
     "IMAP4rev1",
+    "IMAP4rev2",
     "LITERAL+",
     "ID",
     "ENABLE",
@@ -63,6 +65,59 @@ _ALWAYS: Final = (
 _BEFORE_LOGIN: Final = (*_ALWAYS, "SASL-IR")
 _AFTER_LOGIN: Final = (*_ALWAYS, "LIST-EXTENDED", *EXTENSIONS)
 
+#: Where each is described, and what a reader has to know of ours.
+SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "IMAP4rev1": ("RFC 3501", ""),
+        "IMAP4rev2": ("RFC 9051", "after `ENABLE IMAP4rev2`"),
+        "LITERAL+": ("RFC 7888", ""),
+        "SASL-IR": ("RFC 4959", "before sign-in"),
+        "STARTTLS": ("RFC 9051 §6.2.1", "on ports without TLS, before sign-in"),
+        "AUTH=PLAIN": ("RFC 4616", "where a password may travel (`imap.plaintext_auth`)"),
+        "LOGINDISABLED": ("RFC 3501 §6.2.3", "where it may not"),
+        "ID": ("RFC 2971", ""),
+        "ENABLE": ("RFC 5161", ""),
+        "IDLE": ("RFC 2177", "ends after `imap.max_idle_secs`"),
+        "NAMESPACE": ("RFC 2342", "one, personal"),
+        "CHILDREN": ("RFC 3348", ""),
+        "UIDPLUS": ("RFC 4315", ""),
+        "UNSELECT": ("RFC 3691", ""),
+        "MOVE": ("RFC 6851", ""),
+        "SPECIAL-USE": ("RFC 6154", ""),
+        "CREATE-SPECIAL-USE": ("RFC 6154", "one use for one folder"),
+        "LIST-EXTENDED": ("RFC 5258", ""),
+        "LIST-STATUS": ("RFC 5819", ""),
+        "STATUS=SIZE": ("RFC 8438", ""),
+        "WITHIN": ("RFC 5032", ""),
+        "OBJECTID": ("RFC 8474", "ids are those of REST"),
+        "SAVEDATE": ("RFC 8514", ""),
+        "CONDSTORE": ("RFC 7162", ""),
+        "QRESYNC": ("RFC 7162", "what went is told from a log of months; beyond it, all that is not there"),
+        "QUOTA": ("RFC 9208", 'one root, named `""`'),
+        "QUOTA=RES-STORAGE": ("RFC 9208", "limits are set by who runs the server"),
+        "COMPRESS=DEFLATE": ("RFC 4978", ""),
+        "METADATA": ("RFC 5464", "no unasked responses"),
+        "MULTIAPPEND": ("RFC 3502", "all of the messages or none"),
+        "APPENDLIMIT": ("RFC 7889", "`imap.max_append_size`"),
+        "CATENATE": ("RFC 4469", "URLs of the same mailbox"),
+        "REPLACE": ("RFC 8508", "not with an API key"),
+        "BINARY": ("RFC 3516", ""),
+        "UTF8=ACCEPT": ("RFC 6855, RFC 9755", "messages are served as they are to every client"),
+        "PREVIEW": ("RFC 8970", "always there, LAZY or not"),
+        "ESEARCH": ("RFC 4731", ""),
+        "SEARCHRES": ("RFC 5182", ""),
+        "SEARCH=FUZZY": ("RFC 6203", "by the word index"),
+        "PARTIAL": ("RFC 9394", ""),
+        "SORT": ("RFC 5256", ""),
+        "SORT=DISPLAY": ("RFC 5957", ""),
+        "ESORT": ("RFC 5267", ""),
+        "CONTEXT=SEARCH": ("RFC 5267", "16 of a session, 100,000 results"),
+        "CONTEXT=SORT": ("RFC 5267", "as above"),
+        "THREAD=ORDEREDSUBJECT": ("RFC 5256", ""),
+        "THREAD=REFERENCES": ("RFC 5256", ""),
+    }
+)
+
 #: With one of these enabled, names and quoted strings are UTF-8.
 UTF8_WORDS: Final = frozenset({"UTF8=ACCEPT", "IMAP4REV2"})
 
@@ -72,7 +127,7 @@ def options(enabled: frozenset[str]) -> ParserOptions:
     """What a session may say that has enabled so much."""
     return ParserOptions(
         utf8=not enabled.isdisjoint(UTF8_WORDS),
-        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT")),
+        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT", "IMAP4rev2")),
         charsets="UTF8=ACCEPT" not in enabled,
     )
 

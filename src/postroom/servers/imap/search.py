@@ -52,17 +52,20 @@ _FOLDING: Final = re.compile(rb"\r*\n(?=[ \t])")
 async def run(session: Session, command: c.Search) -> Done:
     """SEARCH, UID SEARCH; with RETURN the answer is ESEARCH."""
     selected = session.folder()
-    updates = begin_updates(session, command.returns)
+    returns = command.returns
+    if returns is None and session.is_rev2:
+        returns = (ReturnOption.ALL,)  # RFC 9051 §6.4.4: every answer is ESEARCH
+    updates = begin_updates(session, returns)
     matches = await find(session, command.key)
     results = matches.results()
-    if command.returns is None:
+    if returns is None:
         numbers = shown_numbers(selected, results.uids, uid=command.uid)
         modseq = max(map(selected.modseq, results.uids), default=0) if matches.by_modseq else 0
         session.write(render.search_line(numbers, modseq or None))
         return Done("SEARCH completed")
     if updates and may_update(session, len(results.uids)):
         selected.contexts.add(SetContext(session.tag, matches.again, results.uids, uid=command.uid))
-    write_results(session, results, command.returns, uid=command.uid)
+    write_results(session, results, returns, uid=command.uid)
     return Done("SEARCH completed")
 
 

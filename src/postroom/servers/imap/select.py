@@ -22,8 +22,8 @@ async def select(session: Session, command: c.Select) -> Done:
     """SELECT and EXAMINE. A failed one leaves nothing selected; the folder left is not expunged (RFC 3501 §6.3.1)."""
     had = session.selected is not None
     session.deselect()
-    if had and session.resyncs:
-        # What follows is of the other mailbox (RFC 7162 §3.2.11).
+    if had and (session.resyncs or session.is_rev2):
+        # What follows is of the other mailbox (RFC 7162 §3.2.11, RFC 9051 §6.3.2).
         session.write(render.untagged(Status.OK, "Previous mailbox is closed", Code.CLOSED))
     resync = _resync_of(session, command)
     folder = await find(session, command.mailbox)
@@ -33,7 +33,7 @@ async def select(session: Session, command: c.Select) -> Done:
         raise ProtocolNo(Code.NONEXISTENT, "No such mailbox") from None
     read_only = command.read_only or not session.may_write
     try:
-        recent = await _recent(view, read_only)
+        recent = None if session.is_rev2 else await _recent(view, read_only)
     except BaseException:
         session.shared.views.release(view)
         raise
@@ -88,14 +88,15 @@ def _describe(session: Session, selected: Selected) -> None:
     view, folder = selected.view, selected.view.folder
     words = (*SYSTEM_FLAGS, *view.keywords)
     permanent = [word for word in words if word != DELETED or not session.is_key]
-    session.write(
-        render.flags_line(words),
-        render.exists(selected.count),
-        render.recent(selected.recent_count()),
-    )
-    first = next((place for place, flags in enumerate(view.flags) if SEEN not in flags), None)
-    if first is not None:
-        session.write(render.untagged(Status.OK, "First unseen message", f"UNSEEN {first + 1}"))
+    session.write(render.flags_line(words), render.exists(selected.count))
+    if session.is_rev2:
+        # RFC 9051 §6.3.2: which mailbox it is; of RECENT and UNSEEN it knows nothing.
+        session.write(render.list_line((), folder.name, utf8=session.utf8))
+    else:
+        session.write(render.recent(selected.recent_count()))
+        first = next((place for place, flags in enumerate(view.flags) if SEEN not in flags), None)
+        if first is not None:
+            session.write(render.untagged(Status.OK, "First unseen message", f"UNSEEN {first + 1}"))
     code = "PERMANENTFLAGS ()" if selected.read_only else render.code_permanent_flags(permanent)
     session.write(
         render.untagged(Status.OK, "UIDs are valid", f"UIDVALIDITY {folder.uid_validity}"),

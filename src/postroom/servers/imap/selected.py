@@ -38,12 +38,15 @@ class Selected:
         "read_only",
         "recent",
         "saved",
+        "tells_recent",
         "uids",
         "view",
     )
 
-    def __init__(self, view: FolderView, *, read_only: bool, recent: range) -> None:
+    def __init__(self, view: FolderView, *, read_only: bool, recent: range | None) -> None:
+        """`recent` is what is \\Recent here; None for a client that knows of no such thing (RFC 9051 appendix E)."""
         self.view = view
+        self.tells_recent = recent is not None
         self.read_only = read_only
         self.uids: array[int] = view.uids
         self.count = len(view.uids)
@@ -133,10 +136,19 @@ class Selected:
     async def claim_recent(self) -> None:
         """Make messages that came since the last claim \\Recent in this session, unless another had them."""
         view = self.view
-        while not self.read_only and self._top < (top := view.folder.uid_next - 1) and view.recent_upto < top:
+        while (
+            self.tells_recent
+            and not self.read_only
+            and self._top < (top := view.folder.uid_next - 1)
+            and view.recent_upto < top
+        ):
             claimed = await view.claim_recent(top)
             if claimed:
                 self._add_recent(claimed)
+
+    def forget_recent(self) -> None:
+        """The client knows of no \\Recent from now on."""
+        self.tells_recent, self.recent = False, []
 
     def _add_recent(self, claimed: range) -> None:
         if self.recent and self.recent[-1].stop == claimed.start:
@@ -244,4 +256,5 @@ class Selected:
         self._top = view.folder.uid_next - 1
         if arrived:
             yield render.exists(self.count)
-            yield render.recent(self.recent_count())
+            if self.tells_recent:
+                yield render.recent(self.recent_count())

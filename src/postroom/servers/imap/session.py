@@ -249,6 +249,11 @@ class Session:
         return "CONDSTORE" in self.enabled
 
     @property
+    def is_rev2(self) -> bool:
+        """Whether the client speaks IMAP4rev2 (RFC 9051 §6.3.1)."""
+        return "IMAP4REV2" in self.enabled
+
+    @property
     def resyncs(self) -> bool:
         """Whether what went is told by UID (RFC 7162 §3.2.10)."""
         return "QRESYNC" in self.enabled
