@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: settings, error codes, REST, IMAP, the libraries. `--check` tells what is out of date."""
+"""Writes docs/reference/ from the code: settings, errors, REST, IMAP, libraries. `--check` says what is out of date."""
 
 from __future__ import annotations
 
