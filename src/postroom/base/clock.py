@@ -35,7 +35,8 @@ class SystemClock:
     __slots__ = ()
 
     def now(self) -> datetime:
-        return truncate_ms(datetime.now(UTC))
+        moment = datetime.now(UTC)
+        return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
     def monotonic(self) -> float:
         return time.monotonic()
