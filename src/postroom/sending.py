@@ -30,8 +30,9 @@ from postroom.outbound.accept import Acceptance, Also
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
-from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.dispatch import Dispatcher
 from postroom.outbound.forwarding import Forwarding
+from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Changed, Outcomes
 from postroom.outbound.policy import SendRules
