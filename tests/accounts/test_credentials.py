@@ -356,6 +356,23 @@ async def test_a_session_is_not_opened_by_a_password_that_was_just_changed(
 
 
 @pytest.mark.covers("mail-server:F5")
+async def test_a_session_is_not_opened_by_an_application_password_that_was_just_revoked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = home.house
+    public_id, text = await home.new()
+    real = house.sessions.open
+
+    async def slow(*proved: Any) -> Any:
+        await house.app_passwords.revoke(home.person, public_id, HOST)
+        return await real(*proved)
+
+    monkeypatch.setattr(house.sessions, "open", slow)
+    assert await code_of(home.web(text)) == "invalid_credentials"
+    assert await house.sessions.page(home.person.id) == []
+
+
+@pytest.mark.covers("mail-server:F5")
 async def test_an_application_password_changes_no_credential(home: Home) -> None:
     house = home.house
     public_id, text = await home.new()
