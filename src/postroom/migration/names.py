@@ -101,7 +101,7 @@ def roles_of(folders: Sequence[SourceFolder]) -> dict[bytes, SpecialUse]:
 
 
 def is_inbox(folder: SourceFolder) -> bool:
-    return len(folder.path) == 1 and folder.path[0].upper() == INBOX
+    return len(folder.path) == 1 and folder.path[0].isascii() and folder.path[0].upper() == INBOX
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
