@@ -455,6 +455,15 @@ async def test_guesses_on_the_web_and_by_mail_count_together(home: Home) -> None
 # -- connections
 
 
+async def test_strangers_who_guess_keep_nobody_from_changing_the_password(home: Home) -> None:
+    caller = await home.caller()
+    for n in range(11):
+        there = Origin(f"198.51.100.{n}")
+        refused = "too_many_attempts" if n == 10 else "invalid_credentials"
+        assert await code_of(home.house.entrance.sign_in("alice@example.com", WRONG, None, there)) == refused
+    await home.house.account.change_password(caller, RIGHT, "another horse")
+
+
 @pytest.mark.covers("mail-server:F2")
 async def test_connections_are_told_when_what_they_were_opened_with_ends(home: Home) -> None:
     house = home.house
