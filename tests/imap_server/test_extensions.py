@@ -42,6 +42,8 @@ ELSEWHERE = {
     "PARTIAL",
     "CONTEXT=SEARCH",
     "SEARCH=FUZZY",
+    "NOTIFY",  # test_notify
+    "INPROGRESS",  # test_progress
 }
 
 

@@ -40,6 +40,8 @@ EXTENSIONS: Final = (
     "CONTEXT=SEARCH",
     "CONTEXT=SORT",
     "SEARCH=FUZZY",
+    "NOTIFY",
+    "INPROGRESS",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
