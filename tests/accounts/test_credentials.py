@@ -356,6 +356,23 @@ async def test_a_session_is_not_opened_by_a_password_that_was_just_changed(
 
 
 @pytest.mark.covers("mail-server:F5")
+async def test_a_session_is_not_opened_by_an_application_password_that_was_just_revoked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = home.house
+    public_id, text = await home.new()
+    real = house.sessions.open
+
+    async def slow(*proved: Any) -> Any:
+        await house.app_passwords.revoke(home.person, public_id, HOST)
+        return await real(*proved)
+
+    monkeypatch.setattr(house.sessions, "open", slow)
+    assert await code_of(home.web(text)) == "invalid_credentials"
+    assert await house.sessions.page(home.person.id) == []
+
+
+@pytest.mark.covers("mail-server:F5")
 async def test_an_application_password_changes_no_credential(home: Home) -> None:
     house = home.house
     public_id, text = await home.new()
@@ -436,6 +453,15 @@ async def test_guesses_on_the_web_and_by_mail_count_together(home: Home) -> None
 
 
 # -- connections
+
+
+async def test_strangers_who_guess_keep_nobody_from_changing_the_password(home: Home) -> None:
+    caller = await home.caller()
+    for n in range(11):
+        there = Origin(f"198.51.100.{n}")
+        refused = "too_many_attempts" if n == 10 else "invalid_credentials"
+        assert await code_of(home.house.entrance.sign_in("alice@example.com", WRONG, None, there)) == refused
+    await home.house.account.change_password(caller, RIGHT, "another horse")
 
 
 @pytest.mark.covers("mail-server:F2")

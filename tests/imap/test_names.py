@@ -85,6 +85,7 @@ def test_inbox_in_any_case() -> None:
     assert canonical_name("iNbOx") == "INBOX"
     assert canonical_name("inbox/Work") == "INBOX/Work"
     assert canonical_name("inboxes") == "inboxes"
+    assert canonical_name("\u0131nbox") == "\u0131nbox"
     assert canonical_name("Work/inbox") == "Work/inbox"
 
 

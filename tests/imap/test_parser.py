@@ -37,7 +37,7 @@ EVERYTHING = ParserOptions(
             "REPLACE",
         }
         | {"SORT", "SORT=DISPLAY", "ESORT", "PARTIAL"}
-        | {"THREAD=REFERENCES", "THREAD=ORDEREDSUBJECT", "CONTEXT=SEARCH", "CONTEXT=SORT", "SEARCH=FUZZY"}
+        | {"THREAD=REFERENCES", "THREAD=ORDEREDSUBJECT", "CONTEXT=SEARCH", "CONTEXT=SORT", "SEARCH=FUZZY", "NOTIFY"}
     )
 )
 UTF8 = ParserOptions(utf8=True)
@@ -79,6 +79,7 @@ SESSION: list[tuple[bytes, c.Command]] = [
     (b"AUTHENTICATE PLAIN =", c.Authenticate("PLAIN", b"")),
     (b"AUTHENTICATE PLAIN AGpvZQBwdw==", c.Authenticate("PLAIN", b"\0joe\0pw")),
     (b"IDLE", c.Idle()),
+    (b"NOTIFY none", c.Notify()),
 ]
 FOLDERS: list[tuple[bytes, c.Command]] = [
     (b"SELECT inbox", c.Select("INBOX")),

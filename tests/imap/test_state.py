@@ -42,6 +42,7 @@ def test_every_command_has_its_states() -> None:
         (c.Search(And()), {S.SELECTED}),
         (c.Unselect(), {S.SELECTED}),
         (c.CancelUpdate((b"a",)), {S.SELECTED}),
+        (c.Notify(), {S.AUTHENTICATED, S.SELECTED}),
     ],
 )
 def test_states(command: c.Command, states: set[SessionState]) -> None:

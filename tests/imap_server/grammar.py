@@ -113,7 +113,7 @@ _CODES_ALONE = frozenset(
     b"ALERT ALREADYEXISTS AUTHENTICATIONFAILED AUTHORIZATIONFAILED CANNOT CLIENTBUG CLOSED COMPRESSIONACTIVE"
     b" CONTACTADMIN CORRUPTION EXPIRED EXPUNGEISSUED HASCHILDREN INUSE LIMIT NOMODSEQ NONEXISTENT NOPERM NOTSAVED"
     b" OVERQUOTA PARSE PRIVACYREQUIRED READ-ONLY READ-WRITE SERVERBUG TOOBIG TRYCREATE UIDNOTSTICKY UNAVAILABLE"
-    b" UNKNOWN-CTE USEATTR BADEVENT NOTIFICATIONOVERFLOW TEMPFAIL MAXCONVERTPARTS".split()
+    b" UNKNOWN-CTE USEATTR NOTIFICATIONOVERFLOW TEMPFAIL MAXCONVERTPARTS".split()
 )
 
 
@@ -137,6 +137,7 @@ def _code(r: Reader) -> None:
         b"INPROGRESS": lambda: r.match(rb'\((?:"[^"]*"|NIL) (?:[0-9]+|NIL) (?:[0-9]+|NIL)\)', "how far it is"),
         b"MESSAGELIMIT": lambda: r.match(rb"[0-9]+(?: [0-9]+)?", "a limit"),
         b"NOUPDATE": lambda: r.string(),
+        b"BADEVENT": lambda: r.some(lambda: r.match(_ATOM, "an event")),
         b"LIMIT": lambda: r.match(rb"[^\]]+", "a limit"),
     }
     if r.ahead(rb" "):

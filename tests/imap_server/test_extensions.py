@@ -43,6 +43,8 @@ ELSEWHERE = {
     "PARTIAL",
     "CONTEXT=SEARCH",
     "SEARCH=FUZZY",
+    "NOTIFY",  # test_notify
+    "INPROGRESS",  # test_progress
 }
 
 

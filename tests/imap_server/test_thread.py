@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from postroom.servers.imap import thread
 from tests.imap_server.dovecot import ask_dovecot, needs_dovecot
 
 _FIRST = datetime(2020, 5, 1, tzinfo=UTC)
@@ -97,3 +98,15 @@ async def test_no_bytes_of_messages_are_read(office: Any, monkeypatch: pytest.Mo
     for algorithm in (b"REFERENCES", b"ORDEREDSUBJECT"):
         found = await _threads(client, algorithm + b" UTF-8 ALL")
         assert sorted(map(int, re.findall(rb"\d+", found))) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_of_very_many_ancestors_the_nearest_count(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread, "MANY", 0)
+    monkeypatch.setattr(thread, "NEAREST", 2)
+    for number in range(6):
+        named = " ".join(f"<{one}@x.example>" for one in range(number))
+        head = f"Message-ID: <{number}@x.example>\r\nSubject: {number}\r\n"
+        head += f"References: {named}\r\n" if named else ""
+        await office.deliver(f"{head}\r\n".encode())
+    client = await office.client()
+    assert (await client.ok(b"THREAD REFERENCES UTF-8 ALL"))[0] == b"* THREAD (1 2 3 4 5 6)"

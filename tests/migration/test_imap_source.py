@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -172,6 +173,33 @@ async def test_a_server_that_makes_no_sense(answer: bytes, monkeypatch: pytest.M
         with pytest.raises(SourceError) as raised:
             await asyncio.to_thread(source(server.sockets[0].getsockname()[1], "a", limit=4096).folders)
         assert raised.value.kind is SourceErrorKind.REMOTE
+    finally:
+        server.close()
+
+
+async def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imap_source, "PAUSE", 0)
+    monkeypatch.setattr(imap_source, "ANSWER_BYTES", 100_000)
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"* OK hello\r\n")
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                tag, command = line.split()[:2]
+                while command == b"LIST" and sent < 100_000_000:
+                    writer.write(b'* LIST () "/" {9999}\r\n' + b"x" * 9999 + b"\r\n")
+                    sent += 9999
+                    await writer.drain()
+                writer.write(tag + b" OK done\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        with pytest.raises(SourceError):
+            await asyncio.to_thread(source(server.sockets[0].getsockname()[1], "a", limit=4096).folders)
+        assert sent < 50_000_000
     finally:
         server.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -215,6 +216,64 @@ async def test_folders_that_show_mail_of_others(home: House) -> None:
         "Alle": [letter(4)],
     }
     assert report.left_out == ["Wichtig", "Markiert"]
+
+
+class Odd:
+    """One folder of a source that says what it likes."""
+
+    label = b"odd"
+
+    def __init__(
+        self, uids: Sequence[int] = (), following: int = 0, *, validity: int = 0, date: datetime | None = None
+    ) -> None:
+        self._uids, self._following, self._validity, self._date = uids, following, validity, date
+
+    def folders(self) -> list[SourceFolder]:
+        return [SourceFolder(b"INBOX", ("INBOX",), None, self._validity, self._following)]
+
+    def pages(self, folder: SourceFolder) -> Iterator[list[Item]]:
+        yield [Item(b"%d" % uid, uid) for uid in self._uids]
+
+    def read(self, folder: SourceFolder, items: Sequence[Item]) -> Iterator[Letter]:
+        for item in items:
+            yield Letter(item, letter(item.uid), (), self._date)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.covers("decisions:C7")
+@pytest.mark.parametrize(
+    ("uids", "following", "validity"),
+    [
+        ([2**32 - 6], 2**32 - 5, 1_400_000_000),
+        ([2**32 - 6], 7, 1_400_000_000),
+        ([], 2**32 - 1, 1_400_000_000),
+        ([10**10 - 1], 7, 1_400_000_000),
+        ([5], 10**10 - 1, 1_400_000_000),
+        ([5], 6, 10**10 - 1),
+    ],
+)
+async def test_uids_that_would_leave_none_for_mail_to_come(
+    home: House, uids: list[int], following: int, validity: int
+) -> None:
+    box = await home.box()
+    report = await home.bring(box, Odd(uids, following, validity=validity))
+    assert [(one.imported, one.uids) for one in report.folders] == [(len(uids), Uids.NEW)]
+    report = await home.bring(box, Odd([1, 2, 3]))
+    assert [one.imported for one in report.folders] == [3]
+    assert (await home.uids(box.ref, "INBOX"))[1] < 100
+
+
+@pytest.mark.covers("decisions:C7")
+@pytest.mark.parametrize(
+    "date", [datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=timezone(-timedelta(1) / 2))]
+)
+async def test_dates_at_the_ends_of_the_calendar(home: House, date: datetime) -> None:
+    box = await home.box()
+    report = await home.bring(box, Odd([1], date=date))
+    assert report.is_whole
+    assert (await home.seen(box.ref))["INBOX"] == [(letter(1), (), home.clock.now().replace(microsecond=0))]
 
 
 @pytest.mark.covers("decisions:B14")

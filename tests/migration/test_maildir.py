@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,35 @@ async def test_what_cannot_be_brought_is_counted_and_named(home: House, tmp_path
     assert (again.folders[0].earlier, again.folders[0].imported) == (1, 1)
 
 
+@pytest.mark.covers("decisions:C7")
+@pytest.mark.parametrize("late", [False, True])
+async def test_nothing_is_read_through_a_link_to_a_directory(
+    home: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Whoever owns the Maildir may make links while it is being read, too."""
+    elsewhere = make_maildir(tmp_path / "elsewhere", {"new/2.a": letter(9)})
+    root = make_maildir(tmp_path / "m", {"cur/1.a:2,": letter(1), "new/2.a": letter(2)})
+
+    def link() -> None:
+        (root / "new").rename(root / "old")
+        (root / "new").symlink_to(elsewhere / "new")
+
+    if late:
+        real = MaildirSource.read
+
+        def read(*arguments: Any) -> Any:
+            link()
+            return real(*arguments)
+
+        monkeypatch.setattr(MaildirSource, "read", read)
+    else:
+        link()
+    box = await home.box()
+    report = await home.bring(box, source(root))
+    assert [one[0] for one in (await home.seen(box.ref))["INBOX"]] == [letter(1)]
+    assert report.troubles == ({Trouble.UNREADABLE: 1} if late else {})
+
+
 async def test_hostile_control_files(home: House, tmp_path: Path) -> None:
     root = make_maildir(
         tmp_path / "m",
@@ -145,6 +175,7 @@ async def test_hostile_control_files(home: House, tmp_path: Path) -> None:
         dovecot_keywords="zero\n0\n99 x\n0 a b\n",
         subscriptions="\x00\xff\n",
     )
+    (root / "postroom-export.json").write_bytes(b"[" * 100_000)
     box = await home.box()
     report = await home.bring(box, source(root))
     assert report.folders[0].uids is Uids.NONE

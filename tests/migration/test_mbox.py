@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mailbox
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -192,3 +193,14 @@ def test_anything_may_stand_in_a_file(tmp_path_factory: pytest.TempPathFactory, 
     path.write_bytes(FROM + content)
     for dialect in Dialect:
         read(path, dialect)
+
+
+def test_millions_of_fields() -> None:
+    tracemalloc.start()
+    try:
+        found = form.unpack(b"a\n" * 500_000 + b"Status: RO\nb: 1\n\nStatus: no\n", Dialect.MBOXRD)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert found.flags == ("$seen",)
+    assert found.raw.endswith(b"a\nb: 1\n\nStatus: no\n")

@@ -132,6 +132,17 @@ async def test_mbox(home: House, tmp_path: Path, folders: dict[str, list[tuple[s
     assert await home.seen(other.ref) == before
 
 
+async def test_folders_called_as_files_are(home: House, tmp_path: Path) -> None:
+    date = datetime(2019, 5, 1, 12, tzinfo=UTC)
+    names = ["A", "A.mbox/B", "A.mbox.part/B", "A.mbox_/B"]
+    box, before = await filled(home, {name: [(name, set(), date)] for name in names})
+    assert (await home.write_mbox(box, tmp_path / "x")).is_whole
+    other = await home.box()
+    await home.bring(other, MboxSource(tmp_path / "x", max_bytes=LIMIT))
+    after = await home.seen(other.ref)
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
 async def an_export(home: House, root: Path) -> tuple[Box, Seen]:
     date = datetime(2019, 5, 1, 12, tzinfo=UTC)
     box, before = await filled(

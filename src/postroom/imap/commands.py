@@ -425,6 +425,46 @@ class Idle(Command):
     """IDLE (RFC 2177): answer ``+ idling`` and call `CommandReader.expect_line`."""
 
 
+class NotifyEvent(Enum):
+    """What a client may want to be told of (RFC 5465 §5), as far as we have it."""
+
+    MESSAGE_NEW = "MessageNew"
+    MESSAGE_EXPUNGE = "MessageExpunge"
+    FLAG_CHANGE = "FlagChange"
+    MAILBOX_NAME = "MailboxName"
+    SUBSCRIPTION_CHANGE = "SubscriptionChange"
+
+
+class NotifyFilter(Enum):
+    """Of which mailboxes (RFC 5465 §6)."""
+
+    SELECTED = "selected"
+    SELECTED_DELAYED = "selected-delayed"
+    INBOXES = "inboxes"
+    PERSONAL = "personal"
+    SUBSCRIBED = "subscribed"
+    SUBTREE = "subtree"
+    MAILBOXES = "mailboxes"
+
+
+@dataclass(frozen=True, slots=True)
+class EventGroup:
+    """Which events of which mailboxes; none with NONE. `names` of SUBTREE and MAILBOXES, `items` of MessageNew."""
+
+    filter: NotifyFilter
+    events: frozenset[NotifyEvent]
+    names: tuple[str, ...] = ()
+    items: tuple[FetchItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notify(Command):
+    """NOTIFY (RFC 5465 §3.1); without groups it is NOTIFY NONE. `status`: how the mailboxes are is told first."""
+
+    groups: tuple[EventGroup, ...] = ()
+    status: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Done(Command):
     """The line that ends IDLE; it has no tag."""

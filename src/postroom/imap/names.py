@@ -50,7 +50,8 @@ def encode_name(name: str, *, utf8: bool = False) -> bytes:
 
 def canonical_name(name: str, sep: str = SEPARATOR) -> str:
     """INBOX in any case, alone or as the first segment, becomes upper case (spec D2); all else is left alone."""
-    if name[:5].upper() == INBOX and (len(name) == 5 or name[5] == sep):
+    # There are letters beyond ASCII whose capitals are in it.
+    if name[:5].isascii() and name[:5].upper() == INBOX and (len(name) == 5 or name[5] == sep):
         return INBOX + name[5:]
     return name
 

@@ -27,6 +27,7 @@ from postroom.imap.cursor import (
 from postroom.imap.errors import BadCommand
 from postroom.imap.fetch import Window, read_items, read_modifiers
 from postroom.imap.names import SEPARATOR
+from postroom.imap.notify import read_notify
 from postroom.imap.search_commands import read_cancel_update, read_search, read_sort, read_thread
 from postroom.imap.sequence import STAR
 from postroom.imap.wire import RawCommand
@@ -451,5 +452,6 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"COPY": CommandRow(_to_mailbox(c.Copy), uid=True),
         b"MOVE": CommandRow(_to_mailbox(c.Move), uid=True),
         b"IDLE": _bare(c.Idle()),
+        b"NOTIFY": CommandRow(read_notify),
     }
 )

@@ -33,7 +33,7 @@ COMMAND_STATES: Mapping[type[c.Command], frozenset[SessionState]] = MappingProxy
         **dict.fromkeys((c.Capability, c.Noop, c.Logout, c.Id), _ALIVE),
         **dict.fromkeys((c.StartTls, c.Login, c.Authenticate), _BEFORE),
         **dict.fromkeys((c.Enable, c.Select, c.Create, c.Delete, c.Rename, c.Subscribe, c.Unsubscribe), _AFTER),
-        **dict.fromkeys((c.List, c.Lsub, c.Namespace, c.StatusCommand, c.Append, c.Idle, c.Done), _AFTER),
+        **dict.fromkeys((c.List, c.Lsub, c.Namespace, c.StatusCommand, c.Append, c.Idle, c.Done, c.Notify), _AFTER),
         **dict.fromkeys((c.GetQuota, c.GetQuotaRoot, c.GetMetadata, c.SetMetadata, c.Compress), _AFTER),
         **dict.fromkeys((c.Check, c.Close, c.Unselect, c.Expunge, c.Search, c.Fetch, c.Store), _SELECTED),
         **dict.fromkeys((c.Copy, c.Move, c.Replace, c.Sort, c.Thread, c.CancelUpdate), _SELECTED),

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol
 
 from postroom.base import log as base_log
@@ -52,6 +53,10 @@ LOCK_ATTEMPTS: Final = 12
 """How often a mailbox is waited for that somebody else holds, five seconds each."""
 RETRY_SECONDS: Final = 30.0
 """How long a batch is tried again while the database is away."""
+MAX_KEPT_UID: Final = 2**31
+"""UIDs beyond it are not kept: a folder whose UIDs are used up takes no mail any more."""
+_YEARS: Final = range(1900, 9999)
+"""Of dates that are believed; at the ends of the calendar there is nothing to reckon with."""
 _OWN: Final = (SpecialUse.SENT, SpecialUse.DRAFTS)
 
 
@@ -134,14 +139,15 @@ class Batches:
         DatabaseUnavailable.
         """
         now = self._clock.now()
-        dates = [now if one.letter.date is None else min(one.letter.date, now) for one in batch]
+        given = [_believed(one.letter.date) or now for one in batch]
+        dates = [min(date, now) for date in given]
         contents = await asyncio.gather(
             *(self._parser.describe(b"", one.letter.raw, at) for one, at in zip(batch, dates, strict=True))
         )
         done = Stored()
         ready: list[_Ready] = []
         fresh = await self._fresh(target, batch, contents)
-        for one, content, at, is_new in zip(batch, contents, dates, fresh, strict=True):
+        for one, content, date, at, is_new in zip(batch, contents, given, dates, fresh, strict=True):
             if not is_new:
                 done.duplicates += 1
                 continue
@@ -160,10 +166,10 @@ class Batches:
                 event_id=self._ids.new("evt"),
                 attachment_ids=tuple(self._ids.new("att") for _ in content.attachments),
                 received_at=at,
-                internal_date=(one.letter.date or now).replace(microsecond=0),
+                internal_date=date.replace(microsecond=0),
                 folder=target.folder.id,
                 flags=flags,
-                uid=one.letter.item.uid if target.keeps_uids else 0,
+                uid=one.letter.item.uid if target.keeps_uids and one.letter.item.uid <= MAX_KEPT_UID else 0,
             )
             ready.append(_Ready(one, copy))
         if ready:
@@ -288,6 +294,10 @@ class Batches:
 async def _renew_if_taken_over(conn: Connection, ref: MailboxRef, target: Target, clock: Clock) -> None:
     if await store.uid_validity(conn, ref, target.folder.id) == target.source_validity:
         await renew_uid_validity(conn, ref, FolderKey(target.folder.id), clock.now())
+
+
+def _believed(date: datetime | None) -> datetime | None:
+    return date if date is not None and date.year in _YEARS else None
 
 
 def _is_exact(one: _Ready, appended: Appended) -> bool:

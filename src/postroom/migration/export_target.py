@@ -49,12 +49,12 @@ class ExportTarget:
         self._sync()
 
     def _check(self) -> None:
-        text = read_small(os.fsencode(self.root / MARKER), MAX_MARKER)
+        text = read_small(os.fsencode(self.root), os.fsencode(MARKER), MAX_MARKER)
         try:
             mark = json.loads(text or b"")
             same = (mark["format"], mark["identity_id"]) == (self._kind.value, self._identity_id)
             complete = bool(mark["complete"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ExportRefused("the directory is not empty", "Name a new one.") from None
         if not same:
             raise ExportRefused("the directory holds another export", "Name a new one.")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 MAX_DEPTH: Final = 50
+_MAX_NUMBER: Final = 2**32 - 1
 
 Value = bytes | None | list["Value"]
 """An atom or string, NIL, or a list."""
@@ -87,7 +88,7 @@ def pairs(values: Value) -> dict[bytes, Value]:
 
 def number(value: Value) -> int:
     """Raises BadReply unless it is a number of 32 bits."""
-    if not isinstance(value, bytes) or not value.isdigit() or len(value) > 10:
+    if not isinstance(value, bytes) or not value.isdigit() or len(value) > 10 or int(value) > _MAX_NUMBER:
         raise BadReply
     return int(value)
 

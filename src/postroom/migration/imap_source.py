@@ -31,6 +31,8 @@ SLACK: Final = 64 * 1024
 FETCHED: Final = 20
 FETCHED_BYTES: Final = 4 * 1024 * 1024
 """Messages, and octets of them, that are asked for at a time; one may be larger."""
+ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""Octets of all responses to one command, beyond twice the largest message."""
 LISTED: Final = 5000
 MAX_FOLDERS: Final = 20_000
 ATTEMPTS: Final = 3
@@ -366,14 +368,28 @@ def _quoted(text: bytes) -> bytes:
 
 
 class _Limited(imaplib.IMAP4):
-    """Reads no literal that is larger than any message that would be taken."""
+    """Reads no literal that is larger than any message that would be taken, and no answer without an end."""
 
     limit = 0
+    _taken = 0
 
     def read(self, size: int) -> bytes:
         if size > self.limit:
             raise imaplib.IMAP4.abort("too much")
-        return super().read(size)
+        return self._counted(super().read(size))
+
+    def readline(self) -> bytes:
+        return self._counted(super().readline())
+
+    def _command(self, name: str, *args: Any) -> Any:
+        self._taken = 0
+        return super()._command(name, *args)  # type: ignore[misc] # imaplib's own
+
+    def _counted(self, data: bytes) -> bytes:
+        self._taken += len(data)
+        if self._taken > ANSWER_BYTES + 2 * self.limit:
+            raise imaplib.IMAP4.abort("too much")
+        return data
 
 
 class _Bounded(_Limited):

@@ -21,7 +21,16 @@ from postroom.mailbox.rules import INBOX, SEPARATOR, folder_name
 from postroom.mailbox.service import Mailboxes
 from postroom.mailbox.writing import begin_write
 from postroom.migration import store
-from postroom.migration.batches import MAX_BATCH, MAX_BATCH_BYTES, Batches, Incoming, Stored, Target
+from postroom.migration.batches import (
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    MAX_KEPT_UID,
+    Batches,
+    Incoming,
+    Stored,
+    Target,
+)
+from postroom.migration.dovecot import MAX_UID
 from postroom.migration.models import (
     FolderReport,
     ImportReport,
@@ -215,8 +224,9 @@ class _FolderImport:
         return self._target
 
     async def _target_of(self, folder: Folder) -> Target:
-        validity = self._wanted.source.uid_validity
-        keeps = bool(validity) and await self._room.is_exact(folder)
+        source = self._wanted.source
+        validity = source.uid_validity
+        keeps = 0 < validity <= MAX_UID and source.uid_next <= MAX_KEPT_UID and await self._room.is_exact(folder)
         return Target(folder, keeps, validity, self._wanted.source.role is SpecialUse.ALL)
 
     async def _page(self, page: Sequence[Item]) -> None:

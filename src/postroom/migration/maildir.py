@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.migration import dovecot
-from postroom.migration.files import TooLarge, is_directory, read_file, read_small
+from postroom.migration.files import TooLarge, is_directory, names_below, read_file, read_small
 from postroom.migration.flags import of_letters
 from postroom.migration.lines import to_wire
 from postroom.migration.marker import Marks, read_marker
@@ -112,13 +112,13 @@ class MaildirSource:
         )
 
     def _subscribed(self) -> frozenset[tuple[str, ...]] | None:
-        data = read_small(os.path.join(self._root, dovecot.SUBSCRIPTIONS.encode()), dovecot.MAX_FILE)
+        data = read_small(self._root, dovecot.SUBSCRIPTIONS.encode(), dovecot.MAX_FILE)
         return None if data is None else frozenset(map(_in_words, dovecot.parse_subscriptions(data)))
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _uidlist(self, directory: bytes) -> dovecot.UidList | None:
-        data = read_small(os.path.join(self._root, directory, dovecot.UIDLIST.encode()), dovecot.MAX_FILE)
+        data = read_small(self._root, os.path.join(directory, dovecot.UIDLIST.encode()), dovecot.MAX_FILE)
         return None if data is None else dovecot.parse_uidlist(data)
 
     def _files(self, directory: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -127,15 +127,14 @@ class MaildirSource:
         for place in (b"cur", b"new"):
             below = os.path.join(directory, place)
             try:
-                entries = os.scandir(os.path.join(self._root, below))
+                entries = names_below(self._root, below)
             except OSError:
                 continue
-            with entries:
-                for entry in entries:
-                    base = dovecot.base_name(entry.name)
-                    if not entry.name.startswith(b".") and base not in seen and not _is_certainly_directory(entry):
-                        seen.add(base)
-                        yield base, os.path.join(below, entry.name)
+            for name, is_below in entries:
+                base = dovecot.base_name(name)
+                if not name.startswith(b".") and base not in seen and not is_below:
+                    seen.add(base)
+                    yield base, os.path.join(below, name)
 
     def _read(self, folder: SourceFolder, item: Item) -> Letter | Problem:
         assert isinstance(item.place, bytes)
@@ -144,7 +143,7 @@ class MaildirSource:
             if place is None:
                 return Problem(item, Trouble.GONE)
             try:
-                raw, info = read_file(os.path.join(self._root, place), self._max_bytes)
+                raw, info = read_file(self._root, place, self._max_bytes)
             except FileNotFoundError:
                 # A program that has the Maildir open gave it other flags.
                 place = None if attempt else dict(self._files(folder.key)).get(item.key)
@@ -167,7 +166,7 @@ class MaildirSource:
 
     def _keywords_of(self, directory: bytes) -> dict[str, str]:
         if directory not in self._keywords:
-            data = read_small(os.path.join(self._root, directory, dovecot.KEYWORDS.encode()), dovecot.MAX_FILE)
+            data = read_small(self._root, os.path.join(directory, dovecot.KEYWORDS.encode()), dovecot.MAX_FILE)
             self._keywords[directory] = {} if data is None else dovecot.parse_keywords(data)
         return self._keywords[directory]
 
@@ -178,13 +177,6 @@ def _subdirectories(directory: bytes) -> list[bytes]:
             return sorted(one.name for one in entries if one.is_dir(follow_symlinks=False) and one.name not in _OWN)
     except OSError:
         return []
-
-
-def _is_certainly_directory(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
 
 
 def _in_words(segments: Sequence[bytes]) -> tuple[str, ...]:

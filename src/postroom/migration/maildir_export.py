@@ -59,7 +59,7 @@ class MaildirFolder:
     def __init__(self, directory: Path, folder: Folder) -> None:
         self._directory, self._folder = directory, folder
         self._there = _files(directory)
-        data = read_small(os.fsencode(directory / dovecot.KEYWORDS), dovecot.MAX_FILE)
+        data = read_small(os.fsencode(directory), os.fsencode(dovecot.KEYWORDS), dovecot.MAX_FILE)
         self._letters = {
             word: letter for letter, word in ({} if data is None else dovecot.parse_keywords(data)).items()
         }

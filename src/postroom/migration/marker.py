@@ -19,7 +19,7 @@ Marks = dict[str, tuple[tuple[str, ...], SpecialUse | None]]
 
 def read_marker(root: bytes) -> Marks:
     """What the note in a directory says; nothing when there is none, or it is not as we write it."""
-    text = read_small(os.path.join(root, os.fsencode(MARKER)), MAX_MARKER)
+    text = read_small(root, os.fsencode(MARKER), MAX_MARKER)
     try:
         return {
             one["directory"]: (
@@ -28,5 +28,5 @@ def read_marker(root: bytes) -> Marks:
             )
             for one in json.loads(text or b"{}")["folders"]
         }
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from postroom.migration import mbox_format as form
+from postroom.migration.files import open_below
 from postroom.migration.lines import to_wire
 from postroom.migration.marker import read_marker
 from postroom.migration.mbox_format import Dialect
@@ -125,9 +126,9 @@ class MboxSource:
     def _file(self, key: bytes) -> IO[bytes]:
         if self._open is None or self._open[0] != key:
             self.close()
-            links = 0 if self._single else os.O_NOFOLLOW
-            path = self._root if self._single else os.path.join(self._root, key)
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
+            # The file that was named may be a link; none below a directory may, nor lead through one.
+            single = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(self._root, single) if self._single else open_below(self._root, key)
             file = os.fdopen(fd, "rb", buffering=_CHUNK)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 file.close()

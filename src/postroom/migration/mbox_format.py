@@ -8,10 +8,11 @@ ends, and mboxcl does both.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from postroom.mail.date import parse_date
@@ -32,16 +33,27 @@ class Dialect(StrEnum):
 MAX_LINE: Final = 1024
 """Octets of a `From ` line that are looked at."""
 MAX_STATUS: Final = 64 * 1024
+_MAX_NAME: Final = 128
 _TIME: Final = re.compile(rb"\d:\d\d")
 _YEAR: Final = re.compile(rb"\b(?:19|20)\d\d\b")
 _QUOTED: Final = re.compile(rb"^>(>*From )", re.MULTILINE)
 _TO_QUOTE: Final = re.compile(rb"^(>*From )", re.MULTILINE)
 _QUOTED_ONCE: Final = re.compile(rb"^>(From )", re.MULTILINE)
 _FIELDS: Final = (b"status", b"x-status", b"x-keywords", b"x-mozilla-status")
-_SCAFFOLD: Final = frozenset(
-    {*_FIELDS, b"x-mozilla-status2", b"x-mozilla-keys", b"x-imap", b"x-imapbase", b"x-uid", b"content-length"}
+_SCAFFOLD: Final = (
+    *_FIELDS,
+    b"x-mozilla-status2",
+    b"x-mozilla-keys",
+    b"x-imap",
+    b"x-imapbase",
+    b"x-uid",
+    b"content-length",
 )
 """Fields that belong to the file, not to the message."""
+_SCAFFOLD_FIELD: Final = re.compile(
+    rb"^(%b)[ \t]*:[^\n]*+(?:\n[ \t][^\n]*+)*+\n?" % b"|".join(_SCAFFOLD), re.MULTILINE | re.IGNORECASE
+)
+_BLANK: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 _OURS: Final = (b"status", b"x-status", b"x-keywords")
 
 
@@ -91,9 +103,9 @@ def unpack(raw: bytes, dialect: Dialect) -> Unpacked:
         raw = _QUOTED.sub(rb"\1", raw)
     elif dialect is Dialect.MBOXO:
         raw = _QUOTED_ONCE.sub(rb"\1", raw)
-    fields, _ = _header_fields(raw)
-    is_ours = tuple(name for name, _, _ in fields[: len(_OURS)]) == _OURS
-    removed = fields[: len(_OURS)] if is_ours else [one for one in fields if one[0] in _SCAFFOLD]
+    fields = list(islice(_header_fields(raw), len(_OURS)))
+    is_ours = tuple(name for name, _, _ in fields) == _OURS
+    removed = fields if is_ours else list(_scaffold(raw))
     values: dict[bytes, str] = {}
     for name, start, stop in removed:
         value = raw[start:stop].partition(b":")[2][:MAX_STATUS].decode("latin-1")
@@ -115,22 +127,28 @@ def pack(raw: bytes, flags: tuple[str, ...], date: datetime) -> bytes:
     return separator_line(date) + head + body + end
 
 
-def _header_fields(raw: bytes) -> tuple[list[tuple[bytes, int, int]], int]:
-    """Name in lower case, start and end of each field of the header; and where that ends."""
-    fields: list[tuple[bytes, int, int]] = []
-    at = 0
+def _scaffold(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """As `_header_fields`, but for fields of the message: of those there may be millions."""
+    blank = _BLANK.search(raw)
+    for found in _SCAFFOLD_FIELD.finditer(raw, 0, len(raw) if blank is None else blank.start()):
+        yield found[1].lower(), found.start(), found.end()
+
+
+def _header_fields(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Name in lower case, start and end of each field of the header."""
+    name, start, at = b"", 0, 0
     while at < len(raw):
         end = raw.find(b"\n", at) + 1 or len(raw)
-        line = raw[at:end]
-        if not line.strip(b"\r\n"):
+        line = raw[at : min(end, at + _MAX_NAME)]
+        if not line.strip(b"\r\n") and end - at <= _MAX_NAME:
             break
-        if line[:1] in b" \t" and fields:
-            name, start, _ = fields[-1]
-            fields[-1] = (name, start, end)
-        else:
-            fields.append((line[:128].partition(b":")[0].strip().lower(), at, end))
+        if line[:1] not in b" \t" or not at:
+            if at:
+                yield name, start, at
+            name, start = line.partition(b":")[0].strip().lower(), at
         at = end
-    return fields, at
+    if at:
+        yield name, start, at
 
 
 def _without(raw: bytes, fields: Iterable[tuple[bytes, int, int]]) -> bytes:
@@ -144,11 +162,10 @@ def _without(raw: bytes, fields: Iterable[tuple[bytes, int, int]]) -> bytes:
 
 def content_length(head: bytes) -> int | None:
     """What Content-Length says in the beginning of a message; None when the header does not end there, or has none."""
-    fields, end = _header_fields(head)
-    if end >= len(head):
-        return None
-    for name, start, stop in fields:
-        if name == b"content-length":
-            text = head[start:stop].partition(b":")[2].strip()
-            return int(text) if text.isdigit() and len(text) < 12 else None
-    return None
+    end = 0
+    length: int | None = None
+    for name, start, end in _header_fields(head):
+        if name == b"content-length" and length is None:
+            text = head[start:end].partition(b":")[2].strip()
+            length = int(text) if text.isdigit() and len(text) < 12 else -1
+    return None if end >= len(head) or length == -1 else length

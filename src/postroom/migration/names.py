@@ -101,7 +101,7 @@ def roles_of(folders: Sequence[SourceFolder]) -> dict[bytes, SpecialUse]:
 
 
 def is_inbox(folder: SourceFolder) -> bool:
-    return len(folder.path) == 1 and folder.path[0].upper() == INBOX
+    return len(folder.path) == 1 and folder.path[0].isascii() and folder.path[0].upper() == INBOX
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,9 @@ def mbox_file(name: str) -> str:
     """The file of a folder, relative to the export: `Archive/2026.mbox`."""
     segments = [segment.replace(".", _REPLACEMENT, segment.startswith(".")) for segment in name.split(SEPARATOR)]
     segments = [one if len(one.encode()) <= MAX_FILE_NAME else _cut(one, MAX_FILE_NAME) for one in segments]
-    return "/".join(segments) + ".mbox"
+    # No directory has a name that a file may have.
+    above = [one + _REPLACEMENT if one.casefold().endswith((".mbox", ".part")) else one for one in segments[:-1]]
+    return "/".join([*above, segments[-1]]) + ".mbox"
 
 
 def apart(wanted: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -61,7 +61,7 @@ class Entrance:
         `unavailable`; wrong ones count.
         """
         network = self._throttle.network(remote)
-        account = self._throttle.account(public_id)
+        account = self._throttle.confirmation(public_id)
         _refuse_locked(await self._throttle.network_locked_for(network))
         async with self._throttle.turn(account) as mine:
             if not mine:

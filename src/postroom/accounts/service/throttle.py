@@ -52,6 +52,11 @@ class Throttle:
         """What failures of an account are counted under: an id, or an address that is nobody's."""
         return self._subject("account", value)
 
+    def confirmation(self, person_public_id: str) -> str:
+        """What failures of a person who is signed in are counted under: strangers who guess do not keep them from
+        changing their password."""
+        return self._subject("confirm", person_public_id)
+
     def second_step(self, person_public_id: str) -> str:
         """What wrong codes of a person are counted under. Only a right code begins it anew: mail programs, which sign
         in without one all day, do not."""

@@ -19,7 +19,11 @@ s.app_password_id, d.public_id AS device_public_id, s.ip, s.user_agent, s.authen
 s.expires_at, s.ends_at, s.created_at
 """
 _JOINED: Final = "FROM sessions s JOIN people p ON p.id = s.person_id LEFT JOIN devices d ON d.id = s.device_id"
-_LIVE: Final = "s.revoked_at IS NULL AND s.expires_at > $2"
+# A session that was being opened while its application password was revoked was not there to be ended with it.
+_LIVE: Final = """
+s.revoked_at IS NULL AND s.expires_at > $2 AND NOT EXISTS (
+  SELECT FROM app_passwords a WHERE a.id = s.app_password_id AND a.revoked_at IS NOT NULL)
+"""
 # Whoever changes the person's row first decides: a session that was being opened under the old password is not made.
 _OPEN: Final = """
 WITH person AS (

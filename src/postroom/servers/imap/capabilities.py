@@ -40,6 +40,8 @@ EXTENSIONS: Final = (
     "CONTEXT=SEARCH",
     "CONTEXT=SORT",
     "SEARCH=FUZZY",
+    "NOTIFY",
+    "INPROGRESS",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
@@ -113,6 +115,8 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ESORT": ("RFC 5267", ""),
         "CONTEXT=SEARCH": ("RFC 5267", "16 of a session, 100,000 results"),
         "CONTEXT=SORT": ("RFC 5267", "as above"),
+        "NOTIFY": ("RFC 5465", "no events of METADATA"),
+        "INPROGRESS": ("RFC 9585", "of commands that write whole lines"),
         "THREAD=ORDEREDSUBJECT": ("RFC 5256", ""),
         "THREAD=REFERENCES": ("RFC 5256", ""),
     }

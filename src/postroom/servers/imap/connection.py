@@ -274,6 +274,15 @@ class ImapConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def attend(self) -> None:
+        """The session has something to tell: let it, or whoever handles a command know."""
+        if self._closing:
+            return
+        if self._task is None:
+            self._task = self._loop.create_task(self._work(heard=self._seen))
+        else:
+            self.notify()
+
     def account(self) -> None:
         """Let the budget know what is held."""
         held = self._session.held
@@ -321,7 +330,8 @@ class ImapConnection(asyncio.Protocol):
 
     # -- handling
 
-    async def _work(self) -> None:
+    async def _work(self, *, heard: float | None = None) -> None:
+        """With `heard`, when the client was last heard of, it is not the client who wants something."""
         session = self._session
         over = False
         try:
@@ -344,7 +354,10 @@ class ImapConnection(asyncio.Protocol):
         elif self._context.draining:
             self.drain()
         else:
+            is_unheard = self._seen == heard
             self._rest()
+            if is_unheard and heard is not None:
+                self._seen = heard  # what we tell is no sign of life
 
     def _rest(self) -> None:
         """Nothing to do until the client says more."""

@@ -153,7 +153,7 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
             await tell_vanished(session, selected, since, command.messages)
         parts = tuple(_changed(selected, parts, since))
     plan = Plan.of(items, uid=command.uid)
-    fetcher = _Fetcher(session, selected, plan)
+    fetcher = Fetcher(session, selected, plan)
     await fetcher.run(parts)
     if fetcher.unreadable:
         # Octets go after the rows did: look whether these messages are still meant to be there.
@@ -198,7 +198,9 @@ def _changed(selected: Selected, parts: Iterable[range], since: int) -> Iterator
             yield range(start, part.stop)
 
 
-class _Fetcher:
+class Fetcher:
+    """Writes the responses of one FETCH, or of messages that are shown unasked. `run` raises what reading raises."""
+
     def __init__(self, session: Session, selected: Selected, plan: Plan) -> None:
         self._session = session
         self._selected = selected
@@ -210,6 +212,7 @@ class _Fetcher:
         self.has_unknown = False
 
     async def run(self, parts: Iterable[range]) -> None:
+        """Messages at these places; those that went are left out, and said so in `gone`."""
         if not self._plan.needs_facts:
             for places in _cut(parts, PAGE):
                 self._write_rows(_Page(places, self._uids(places), []))

@@ -71,14 +71,14 @@ async def list_(session: Session, command: c.List) -> Done:
         return Done("LIST completed")
     folders = await visible_folders(session)
     patterns = _patterns(command.reference, command.patterns)
-    parents = _parents(folders)
+    parents = parents_of(folders)
     for folder in folders:
         if not any_match(patterns, folder.name):
             continue
         chosen, inside = _chosen(folder, command.selection, folders)
         if not chosen and not inside:
             continue
-        attributes = _attributes(folder, parents)
+        attributes = attributes_of(folder, parents)
         if folder.subscribed and (
             ListSelection.SUBSCRIBED in command.selection or ListReturn.SUBSCRIBED in command.returns
         ):
@@ -110,13 +110,13 @@ async def lsub(session: Session, command: c.Lsub) -> Done:
     """LSUB: also, for `%`, the levels above a subscribed folder, as \\Noselect (RFC 3501 §6.3.9)."""
     folders = await visible_folders(session)
     patterns = _patterns(command.reference, (command.pattern,))
-    parents = _parents(folders)
+    parents = parents_of(folders)
     shown: dict[str, list[str]] = {}
     for folder in folders:
         if not folder.subscribed:
             continue
         if any_match(patterns, folder.name):
-            shown[folder.name] = _attributes(folder, parents)
+            shown[folder.name] = attributes_of(folder, parents)
         elif "%" in command.pattern:
             above = folder.name
             while SEPARATOR in above:
@@ -136,11 +136,13 @@ def _patterns(reference: str, patterns: Iterable[str]) -> list[ListPattern]:
     ]
 
 
-def _parents(folders: Iterable[Folder]) -> frozenset[str]:
+def parents_of(folders: Iterable[Folder]) -> frozenset[str]:
+    """Names below which there is something."""
     return frozenset(folder.name.rpartition(SEPARATOR)[0] for folder in folders)
 
 
-def _attributes(folder: Folder, parents: frozenset[str]) -> list[str]:
+def attributes_of(folder: Folder, parents: frozenset[str]) -> list[str]:
+    """Those that LIST always tells."""
     attributes = ["\\HasChildren" if folder.name in parents else "\\HasNoChildren"]
     if folder.special_use in USES:
         attributes.append(USES[folder.special_use])

@@ -36,7 +36,11 @@ async def idle(session: Session, command: c.Idle) -> Done:
 
 async def _push(session: Session, *, force: bool) -> None:
     try:
-        await session.tell_updates(expunge=True, force=force)
+        if session.notices is not None:
+            # The same as between commands (RFC 5465 §4).
+            await session.notices.tell_idle(force=force)
+        else:
+            await session.tell_updates(expunge=True, force=force)
     except Disconnected:
         raise
     except Exception as error:  # noqa: BLE001 - the next wake-up, or the poll behind it, tries again

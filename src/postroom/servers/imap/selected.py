@@ -27,6 +27,7 @@ class Selected:
     """
 
     __slots__ = (
+        "_held",
         "_keywords",
         "_modseq",
         "_pending",
@@ -56,6 +57,7 @@ class Selected:
         self._modseq = view.modseq
         self._keywords = len(view.keywords)
         self._pending: list[int] = []
+        self._held: dict[int, None] = {}
         self._silenced: dict[int, int] | None = None
         self.saved: array[int] = array("I")
         self.contexts = Contexts(self)
@@ -167,11 +169,12 @@ class Selected:
     def untold(self) -> set[int]:
         """UIDs whose flags changed since the client was last told."""
         view = self.view
+        held = set(self._held)
         if self._position == view.journal_end:
-            return set()
+            return held
         if self._position < view.journal_base:
-            return {uid for uid, modseq in zip(view.uids, view.modseqs, strict=True) if modseq > self._modseq}
-        return {entry for entry in view.journal[self._position - view.journal_base :] if entry > 0}
+            return held | {uid for uid, modseq in zip(view.uids, view.modseqs, strict=True) if modseq > self._modseq}
+        return held | {entry for entry in view.journal[self._position - view.journal_base :] if entry > 0}
 
     @property
     def up_to_date(self) -> bool:
@@ -180,15 +183,24 @@ class Selected:
         return (
             self._position == view.journal_end
             and not self._pending
+            and not self._held
             and self.uids is view.uids
             and self.count == len(view.uids)
         )
 
-    def updates(self, *, expunge: bool, modseq: bool = False, vanished: bool = False) -> Iterator[bytes]:
+    @property
+    def top(self) -> int:
+        """The highest UID that there was when the client was last told."""
+        return self._top
+
+    def updates(
+        self, *, expunge: bool, flags: bool = True, modseq: bool = False, vanished: bool = False
+    ) -> Iterator[bytes]:
         """Untagged responses for all that happened, oldest numbering first: FETCH, EXPUNGE, EXISTS, RECENT.
 
-        Without `expunge` messages that went keep their numbers (RFC 3501 §7.4.1); the rest is told. With `modseq` FETCH
-        has it, with `vanished` one response names the UIDs that went in place of EXPUNGE (RFC 7162). Consume it whole.
+        Without `expunge` messages that went keep their numbers (RFC 3501 §7.4.1), without `flags` changed flags stay to
+        be told; the rest is told. With `modseq` FETCH has it, with `vanished` one response names the UIDs that went in
+        place of EXPUNGE (RFC 7162). Consume it whole.
         """
         view = self.view
         if self.up_to_date:
@@ -198,7 +210,12 @@ class Selected:
         if self._keywords != len(view.keywords):
             self._keywords = len(view.keywords)
             yield render.flags_line((*_SYSTEM_WORDS, *view.keywords))
-        silenced, self._silenced = self._silenced or {}, None
+        if flags:
+            changed, self._held = [*dict.fromkeys((*self._held, *changed))], {}
+            silenced, self._silenced = self._silenced or {}, None
+        else:
+            self._held.update(dict.fromkeys(changed))
+            changed, silenced = [], {}
         for uid in changed:
             here, there = self.index(uid), view.index(uid)
             if here is None or there is None or silenced.get(uid) == view.modseqs[there]:

@@ -44,9 +44,11 @@ from postroom.servers.imap.capabilities import UTF8_WORDS, capabilities, options
 from postroom.servers.imap.config import ImapConfig, ImapServices
 from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.failures import Disconnected, as_answer
+from postroom.servers.imap.progress import StillAtIt
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.values import ValueCache
 from postroom.servers.imap.views import FolderGone, ViewCache
+from postroom.servers.imap.wire import Wire
 from postroom.servers.limits import is_loopback
 
 _log = base_log.get("servers.imap")
@@ -55,47 +57,6 @@ SIGNED_OUT: Final = "Signed out; sign in again"
 
 OUTPUT_CHUNK: Final = 64 * 1024
 """Octets that gather before they are written."""
-
-
-class Wire(Protocol):
-    """What a session needs of its connection."""
-
-    peer_ip: str
-    secure: bool
-
-    @property
-    def compressed(self) -> bool:
-        """Whether the connection is compressed (RFC 4978)."""
-
-    def send(self, buffers: Iterable[bytes | memoryview], /) -> None:
-        """Hand bytes to the transport."""
-
-    async def drained(self) -> None:
-        """Wait until the client has read enough. Raises `Disconnected`."""
-
-    async def wait(self, *, reading: bool = True) -> None:
-        """Wait until there is more input, or `notify` was called. Raises `Disconnected`.
-
-        Without `reading` no more input is taken than there is room for.
-        """
-
-    def notify(self) -> None:
-        """End a `wait`, or the next one."""
-
-    def account(self) -> None:
-        """What the session holds has changed."""
-
-    async def start_tls(self) -> None:
-        """Go on under TLS. Raises `Disconnected`."""
-
-    def compress(self, received: bytes, /) -> None:
-        """Go on compressed, both ways; `received` came after the command already (RFC 4978)."""
-
-    def expect(self, seconds: float, farewell: str, /) -> None:
-        """Without anything from the client for so long, say BYE and go."""
-
-    def dismiss(self, farewell: str, /) -> None:
-        """Say BYE and go, unless a command is under way."""
 
 
 @dataclass(slots=True)
@@ -126,6 +87,25 @@ class Done:
     quiet: bool = False
     nothing: bool = False
     went: bool = False
+
+
+class Notices(Protocol):
+    """What NOTIFY asked for (`notify.Notifier`)."""
+
+    async def tell(self) -> bool:
+        """Tell what is due, between commands. False when nothing was. Raises `Disconnected`."""
+
+    async def tell_idle(self, *, force: bool) -> None:
+        """Tell what is due, during IDLE. Raises `Disconnected`."""
+
+    async def tell_arrived(self, selected: Selected, known: int, /) -> None:
+        """Messages beyond the UID `known` were just told of."""
+
+    def caused(self, command: c.Command, /) -> None:
+        """The client did this itself."""
+
+    def close(self) -> None:
+        """The session is over."""
 
 
 class PendingAnswer(Protocol):
@@ -167,6 +147,7 @@ class Session:
         "gathered",
         "is_dismissed",
         "login_failures",
+        "notices",
         "principal",
         "reader",
         "ref",
@@ -201,6 +182,7 @@ class Session:
         self._out_size = 0
         self._unwatch: Callable[[], None] = _nothing
         self.is_dismissed = False
+        self.notices: Notices | None = None
 
     # -- what a client may do
 
@@ -355,7 +337,7 @@ class Session:
             self.bye("Selected mailbox was removed")
             raise Disconnected from None
 
-    async def tell_updates(self, *, expunge: bool, force: bool = False) -> None:
+    async def tell_updates(self, *, expunge: bool, flags: bool = True, force: bool = False) -> None:
         """Untagged responses for what happened in the selected folder. Raises `Disconnected`."""
         selected = self.selected
         if selected is None:
@@ -364,8 +346,11 @@ class Session:
         await selected.claim_recent()
         if selected.contexts:
             self.write(*selected.contexts.before(expunge=expunge))
-        for line in selected.updates(expunge=expunge, modseq=self.follows_modseq, vanished=self.resyncs):
+        known = selected.top
+        for line in selected.updates(expunge=expunge, flags=flags, modseq=self.follows_modseq, vanished=self.resyncs):
             self.write(line)
+        if self.notices is not None and known < selected.top:
+            await self.notices.tell_arrived(selected, known)
         if selected.contexts:
             async for line in selected.contexts.after():
                 self.write(line)
@@ -388,6 +373,8 @@ class Session:
                     continue
             if event is None:
                 self._in_flight = None
+                if self.notices is not None and not self.reader.mid_command and await self.notices.tell():
+                    continue
                 break
             await self._handle(event)
             if self._out_size >= OUTPUT_CHUNK:
@@ -486,7 +473,8 @@ class Session:
         try:
             command = parse_command(raw, options(self.enabled))
             require(self.state, command)
-            answer = await self._handlers[type(command)](self, command)
+            with StillAtIt(self, raw.tag, command):
+                answer = await self._handlers[type(command)](self, command)
             if not isinstance(answer, Done):
                 if self._in_flight is None:
                     self._in_flight = deque()
@@ -494,6 +482,8 @@ class Session:
                 return
             if answer.nothing:
                 return
+            if self.notices is not None:
+                self.notices.caused(command)
             if not answer.quiet:
                 await self._tell_after(command)
             self._bad = max(0, self._bad - 1)
@@ -536,6 +526,8 @@ class Session:
     def close(self) -> None:
         """The connection is gone."""
         self._unwatch()
+        if self.notices is not None:
+            self.notices.close()
         self.deselect()
         self.state = SessionState.LOGOUT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from postroom.imap import commands as c
@@ -14,6 +15,10 @@ from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.turns import in_turns
 
 _PORTION: Final = 100
+MANY: Final = 200_000
+"""Ancestors of all messages together from which on only the nearest of each count: they are what threads hang by, and
+each takes half a kilobyte."""
+NEAREST: Final = 10
 
 
 async def run(session: Session, command: c.Thread) -> Done:
@@ -33,11 +38,15 @@ async def run(session: Session, command: c.Thread) -> Done:
 
 
 async def _letters(finder: Finder, uids: list[int], *, by_references: bool) -> list[Letter]:
-    ids: dict[int, tuple[str, list[str]]] = {}
+    ids: dict[int, tuple[str, Sequence[str]]] = {}
+    ancestors = 0
     if by_references:
         async for uid, facts in finder.facts(uids, Columns.REFERENCES):
             # In-Reply-To counts only where References has nothing, and only the first of it (RFC 5256 §3, step 1.A).
-            above = facts.reference_ids or ([facts.in_reply_to] if facts.in_reply_to else [])
+            above: Sequence[str] = facts.reference_ids or ([facts.in_reply_to] if facts.in_reply_to else [])
+            if ancestors > MANY:
+                above = above[-NEAREST:]
+            ancestors += len(above)
             ids[uid] = (facts.rfc_message_id or "", above)
     letters: list[Letter] = []
     async for batch in finder.values(uids):
