@@ -45,6 +45,7 @@ from postroom.outbound.dispatch import Dispatcher
 from postroom.outbound.models import NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
 from postroom.outbound.outcomes import Outcomes
 from postroom.outbound.transports.direct import Direct, DirectConfig
+from postroom.supervisor import settle_memory
 
 DESTINATIONS: Final = (1, 10, 100)
 SENDERS: Final = 50
@@ -301,6 +302,7 @@ async def _ours(directory: Path, port: int) -> AsyncIterator[tuple[Ours, list[ps
             keep_niceness(tree(server.pid))
             ours = Ours(database, blobs, ids, boxes, port)
             load = Load()
+            settle_memory()  # as a server does
             await ours.fill(load, 10**6, QUICK.warm_up, 5)
             await ours.deliver(QUICK.warm_up, [])
             async with database.acquire() as conn:

@@ -31,10 +31,11 @@ from postroom.outbound.address_bounces import AddressBounces
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
-from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.dispatch import Dispatcher
 from postroom.outbound.fallback import Fallback
 from postroom.outbound.file_links import FileLinks
 from postroom.outbound.forwarding import Forwarding
+from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Changed, Outcomes
 from postroom.outbound.queue import MailQueue
@@ -381,7 +382,9 @@ class MailOut:
             fall_back=fallback.switch,
             return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(
-                per_destination=settings.queue.max_connections_per_host, poll=settings.queue.poll_interval_secs
+                per_destination=settings.queue.max_connections_per_host,
+                poll=settings.queue.poll_interval_secs,
+                begin_ahead=settings.queue.begin_ahead,
             ),
         )
 

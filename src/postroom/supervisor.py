@@ -94,7 +94,7 @@ async def _serve_here(
         node = Node(core, reuse_port=reuse_port)
         try:
             await node.start()
-            _settle_memory()
+            settle_memory()
             if ready is not None:
                 ready(Running(node.ports, url))
             await _first(stop, node.failed)
@@ -105,7 +105,7 @@ async def _serve_here(
         return 1 if failed else 0
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """The program itself stays: the collector need not look at it again, nor so often at what comes and goes."""
     gc.collect()
     gc.freeze()

@@ -24,7 +24,8 @@ from postroom.outbound import store
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.claiming import Group
-from postroom.outbound.dispatch import Dispatcher, DispatchLimits, ReturnPath
+from postroom.outbound.dispatch import Dispatcher, ReturnPath
+from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import (
     NewRecipient,
     Operation,

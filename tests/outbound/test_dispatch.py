@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from postroom.db import Database, DatabaseUnavailable
 from postroom.net.mx import Family, RoutePolicy
 from postroom.outbound import claiming
 from postroom.outbound.claiming import Room
-from postroom.outbound.dispatch import DispatchLimits
+from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import RouteKind
 from postroom.outbound.outcomes import Outcomes, Report, Result
 from postroom.outbound.transports.base import Attempt, Parcel, unknown
@@ -479,7 +479,11 @@ async def test_bytes_that_cannot_be_read_to_their_end(
     async def unreadable(key: str) -> bytes:
         raise StorageError("EIO")
 
+    async def none(keys: Sequence[str]) -> list[StorageError]:
+        return [StorageError("EIO") for _ in keys]
+
     # What is small is read at once, and beforehand.
+    monkeypatch.setattr(room.blobs, "get_many", none)
     monkeypatch.setattr(room.blobs, "stream", broken)
     monkeypatch.setattr(room.blobs, "get", unreadable)
     async with FakeMx() as mx:

@@ -19,7 +19,8 @@ from postroom.db.pool import Connection
 from postroom.mailbox.models import MailboxRef
 from postroom.outbound import claiming
 from postroom.outbound.claiming import Group, Room
-from postroom.outbound.dispatch import Dispatcher, DispatchLimits
+from postroom.outbound.dispatch import Dispatcher
+from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import PARALLEL, Outcomes, Report, Result
 from postroom.outbound.rules import Decided
@@ -193,15 +194,15 @@ def at_final(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
 
 
 def at_record(room: MailRoom, mx: FakeMx, reached: asyncio.Event) -> None:
-    record = room.outcomes.record
+    offer = room.outcomes.offer
 
-    async def hanging(result: Result) -> None:
+    def hanging(result: Result) -> asyncio.Future[bool]:
         if not reached.is_set():
             reached.set()
-            await asyncio.Event().wait()
-        await record(result)
+            return asyncio.get_running_loop().create_future()
+        return offer(result)
 
-    room.outcomes.record = hanging  # type: ignore[method-assign] # the test's way in
+    room.outcomes.offer = hanging  # type: ignore[method-assign] # the test's way in
 
 
 @pytest.mark.covers("mail-server:C3", "edge:G2", "NFR-REL-1")
@@ -534,9 +535,16 @@ async def test_what_is_known_when_the_time_is_up_is_written(room: MailRoom) -> N
         room.net.add("example.com", mx)
         message = await room.accept("anna@example.com")
         dispatcher = room.dispatcher()
+        known, offer = asyncio.Event(), room.outcomes.offer
+
+        def noting(result: Result) -> asyncio.Future[bool]:
+            known.set()
+            return offer(result)
+
+        room.outcomes.offer = noting  # type: ignore[method-assign] # the test's way in
         async with locked(room, room.box.ref):
             worker = asyncio.create_task(dispatcher.run())
-            await until(lambda: bool(mx.delivered))
+            await asyncio.wait_for(known.wait(), 30)
             draining = asyncio.create_task(dispatcher.drain(0))
             await asyncio.sleep(0.3)
             assert not draining.done()

@@ -168,6 +168,26 @@ async def test_connections_are_used_again(room: MailRoom) -> None:
         assert "RSET" in mx.commands
 
 
+@pytest.mark.covers("mail-server:C5")
+async def test_the_way_is_looked_up_once_for_what_goes_together(room: MailRoom) -> None:
+    async with FakeMx() as mx, FakeMx() as other:
+        where = room.net.add("example.com", mx)
+        for _ in range(3):
+            await room.accept("anna@example.com")
+        await room.dispatcher().run_due()
+        assert (len(mx.delivered), room.net.dns.asked.count("example.com")) == (3, 1)
+        # A way that leads nowhere is not kept.
+        await room.transports[RouteKind.DIRECT].close()
+        room.net.ports[where] = 0
+        message = await room.accept("anna@example.com")
+        await room.dispatcher().run_due()
+        assert await room.status(message) == "deferred"
+        room.net.ports[where] = other.port
+        room.clock.advance(120)
+        await room.dispatcher().run_due()
+        assert (len(other.delivered), room.net.dns.asked.count("example.com")) == (1, 2)
+
+
 async def test_a_connection_that_was_closed_meanwhile_is_no_failure(room: MailRoom) -> None:
     async with FakeMx(replies={"MAIL": ["250 Ok", "421 4.4.2 Idle for too long", "250 Ok"]}) as mx:
         room.net.add("example.com", mx)

@@ -96,6 +96,8 @@ _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _ULID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _CANONICAL: Final = {spelling: prefix for prefix in PREFIXES for spelling in (prefix, prefix[:-1])}
 _RANDOM_BITS: Final = 80
+_RANDOM_PAIRS: Final = 8
+_ALL_PAIRS: Final = 13
 _RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -108,13 +110,14 @@ class IdGenerator:
     one; should it overflow, the next millisecond is taken.
     """
 
-    __slots__ = ("_clock", "_last", "_lock", "_random")
+    __slots__ = ("_clock", "_last", "_lock", "_random", "_time", "_time_text")
 
     def __init__(self, clock: Clock, random: Callable[[int], bytes] = os.urandom) -> None:
         self._clock = clock
         self._random = random
         self._last = -1
         self._lock = threading.Lock()
+        self._time, self._time_text = 0, _encode(0, _RANDOM_PAIRS, _ALL_PAIRS)
 
     def new(self, prefix: str) -> str:
         """A new id of the kind `prefix` names, one of PREFIXES (its underscore may be left out); else ValueError."""
@@ -133,7 +136,11 @@ class IdGenerator:
                 # Adding one carries from the random part into the time, which is the overflow rule itself.
                 value = self._last + 1
             self._last = value
-        return _encode(value)
+            # One text of the time serves all ids of a millisecond.
+            if value >> _RANDOM_BITS != self._time:
+                self._time = value >> _RANDOM_BITS
+                self._time_text = _encode(value, _RANDOM_PAIRS, _ALL_PAIRS)
+            return self._time_text + _encode(value, 0, _RANDOM_PAIRS)
 
 
 def milliseconds(moment: datetime) -> int:
@@ -152,6 +159,7 @@ def is_ulid(text: str) -> bool:
     return _ULID.fullmatch(text) is not None
 
 
-def _encode(value: int) -> str:
+def _encode(value: int, first: int, end: int) -> str:
+    """The pairs of characters of `value` from `first` until `end`, counted from its end."""
     pairs = _PAIRS
-    return "".join([pairs[value >> shift & 1023] for shift in range(120, -10, -10)])
+    return "".join([pairs[value >> shift & 1023] for shift in range(10 * (end - 1), 10 * (first - 1), -10)])

@@ -70,19 +70,19 @@ def envelope(
     *,
     event_id: str,
     kind: str,
-    occurred_at: datetime,
+    occurred_at: datetime | str,
     tenant_id: str | None,
     identity_id: str | None,
     sequence: int | None,
     data: Mapping[str, Any],
 ) -> bytes:
-    """The exact bytes of an event."""
+    """The exact bytes of an event. `occurred_at` may be a `timestamp` already."""
     return orjson.dumps(
         {
             "id": event_id,
             "type": kind,
             "api_version": API_VERSION,
-            "occurred_at": timestamp(occurred_at),
+            "occurred_at": occurred_at if isinstance(occurred_at, str) else timestamp(occurred_at),
             "tenant_id": tenant_id,
             "identity_id": identity_id,
             "sequence": sequence,

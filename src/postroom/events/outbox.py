@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from postroom.events.catalogue import envelope
+from postroom.events.catalogue import envelope, timestamp
 from postroom.mailbox.writing import MailboxWrite
 
 # An array for each column.
@@ -37,11 +37,12 @@ async def put(events: Sequence[MessageEvent], *, occurred_at: datetime, new_id: 
     """Store them in order, each numbered by its mailbox's sequence, in the transaction that writes these mailboxes."""
     if not events:
         return
-    rows = [_row(event, occurred_at, new_id("evt")) for event in events]
+    at = timestamp(occurred_at)
+    rows = [_row(event, at, new_id("evt")) for event in events]
     await events[0].write.conn.execute(_INSERT, occurred_at, *zip(*rows, strict=True))
 
 
-def _row(event: MessageEvent, occurred_at: datetime, event_id: str) -> tuple[object, ...]:
+def _row(event: MessageEvent, occurred_at: str, event_id: str) -> tuple[object, ...]:
     ref = event.write.ref
     (sequence,) = event.write.take_event_sequences(1)
     payload = envelope(

@@ -5,6 +5,7 @@ A row exists only of a scope that is in trouble. All nodes share it; what this p
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,10 +62,12 @@ class Breakers:
         self._clock = clock
         self._open: dict[str, datetime | None] = {}
         self._fresh_until = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
 
     async def passage(self, scope: str) -> Passage | None:
         """Leave for an attempt, None while the breaker is open. Of those who ask once its time is over, one gets it."""
-        await self._refresh()
+        if self._clock.monotonic() >= self._fresh_until:
+            await self._refresh()
         open_until = self._open.get(scope)
         if open_until is None:
             return Passage(scope)
@@ -119,10 +122,14 @@ class Breakers:
         self._open.pop(passage.scope, None)
 
     async def _refresh(self) -> None:
-        """Read them again; while the database is away, what was known stays."""
+        """Read them again, once for all who ask meanwhile."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        """While the database is away, what was known stays."""
         now = self._clock.monotonic()
-        if now < self._fresh_until:
-            return
         try:
             async with self._database.acquire() as conn:
                 rows = await conn.fetch(_ALL)
@@ -130,5 +137,7 @@ class Breakers:
             if not db_errors.is_transient(error):
                 raise
             return
+        finally:
+            self._reading = None
         self._fresh_until = now + REFRESH_SECONDS
         self._open = {row["scope"]: row["open_until"] for row in rows}

@@ -8,7 +8,7 @@ reached; and no destination gets more than it has room for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -78,7 +78,7 @@ UPDATE deliveries t SET
   last_error = CASE WHEN t.attempts >= $4 THEN coalesce(t.last_error, 'worker_lost') ELSE t.last_error END
 FROM picked WHERE t.tenant_id + 0 = picked.tenant_id AND t.id = picked.id
 RETURNING t.claim_token, t.tenant_id, t.id, t.message_id, t.mailbox_id, t.domain, t.route, t.recipient, t.status,
-  t.tries, t.dsn_notify, t.dsn_orcpt, t.data_started_at, t.position
+  t.tries, t.dsn_notify, t.dsn_orcpt, t.data_started_at, t.position, (SELECT count(*) FROM heads) AS seen
 """
 
 # Each table by its key, for each message: joined, a plan that was made while the tables were small could read all of a
@@ -144,11 +144,18 @@ FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS held (token, tenant_id, i
 WHERE t.claim_token = held.token AND t.tenant_id + 0 = held.tenant_id AND t.id = held.id
 RETURNING t.claim_token, t.id
 """
+_UNDO: Final = """
+UPDATE deliveries t SET data_started_at = NULL
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS held (token, tenant_id, id)
+WHERE t.claim_token = held.token AND t.tenant_id + 0 = held.tenant_id AND t.id = held.id
+"""
+# $5: whether it was begun and is known not to have been sent.
 _PUT_BACK: Final = """
 UPDATE deliveries t SET lease_until = NULL, claim_token = NULL, attempts = greatest(t.attempts - 1, 0),
-  next_attempt_at = greatest(t.next_attempt_at, $4)
-FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS held (token, tenant_id, id)
-WHERE t.claim_token = held.token AND t.tenant_id + 0 = held.tenant_id AND t.id = held.id AND t.data_started_at IS NULL
+  next_attempt_at = greatest(t.next_attempt_at, $4), data_started_at = NULL
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $5::boolean[]) AS held (token, tenant_id, id, unsent)
+WHERE t.claim_token = held.token AND t.tenant_id + 0 = held.tenant_id AND t.id = held.id
+  AND (t.data_started_at IS NULL OR held.unsent)
 """
 
 
@@ -236,11 +243,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Deliveries of a claim whose message is about to be sent."""
+    """Deliveries of a claim whose message is about to be sent; with `undo`, was about to be, and is not sent."""
 
     token: UUID
     ref: MailboxRef
     ids: tuple[int, ...]
+    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +260,19 @@ class Room:
     other: int = 1
 
 
-async def claim(conn: Connection, *, now: datetime, room: Room) -> tuple[Group, ...]:
+class Claims(tuple[Group, ...]):
+    """Groups that were taken. `is_cut`: not all rows were looked at that were due where there was room."""
+
+    is_cut: bool = False
+
+
+async def claim(conn: Connection, *, now: datetime, room: Room) -> Claims:
     """Take due groups, the oldest first but each destination's first before any one's second.
 
     Claims run one after another, so that no group is split between two; the lock is held for this transaction.
     """
     if room.groups <= 0:
-        return ()
+        return Claims()
     async with conn.transaction():
         await conn.execute(_BEGIN)
         rows = await conn.fetch(
@@ -276,14 +290,17 @@ async def claim(conn: Connection, *, now: datetime, room: Room) -> tuple[Group, 
         for row in rows:
             if row["claim_token"] is not None:
                 held.setdefault(row["claim_token"], []).append(row)
+        is_cut = bool(rows) and rows[0]["seen"] >= SCAN_ROWS
         if not held:
-            return ()
+            claims = Claims()
+            claims.is_cut = is_cut
+            return claims
         messages = sorted({(rows[0]["tenant_id"], rows[0]["message_id"]) for rows in held.values()})
         tenants, keys = [tenant for tenant, _ in messages], [key for _, key in messages]
         found = await conn.fetch(_MESSAGES, tenants, keys)
         await conn.execute(_HOLD_THREADS, tenants, keys, now + LEASE)
     letters = {(row["tenant_id"], row["message_id"]): _letter(row) for row in found}
-    return tuple(
+    claims = Claims(
         Group(
             token=token,
             route=RouteKind(rows[0]["route"]),
@@ -294,6 +311,8 @@ async def claim(conn: Connection, *, now: datetime, room: Room) -> tuple[Group, 
         for token, rows in held.items()
         if (rows[0]["tenant_id"], rows[0]["message_id"]) in letters
     )
+    claims.is_cut = is_cut
+    return claims
 
 
 async def extend(conn: Connection, groups: Sequence[Group], *, until: datetime) -> None:
@@ -302,20 +321,32 @@ async def extend(conn: Connection, groups: Sequence[Group], *, until: datetime) 
 
 
 async def start(conn: Connection, begun: Sequence[Begun], *, now: datetime, until: datetime) -> list[bool]:
-    """Record that these messages go out now; False where a delivery is not ours any more: then it must not.
+    """Record that these messages go out now; False where a delivery is not ours any more: then it must not. First it is
+    recorded of what is undone that it does not; that may be begun again beside it.
 
     On a connection without a transaction it is committed on return.
     """
-    rows = sorted(((one.token, one.ref.tenant_id, key) for one in begun for key in one.ids), key=lambda row: row[2])
-    found = await conn.fetch(_START, *map(list, zip(*rows, strict=True)), now, until)
+    undone = _rows(one for one in begun if one.undo)
+    if undone:
+        await conn.execute(_UNDO, *map(list, zip(*undone, strict=True)))
+    rows = _rows(one for one in begun if not one.undo)
+    found = await conn.fetch(_START, *map(list, zip(*rows, strict=True)), now, until) if rows else []
     # By the claim, too: one that was lost may be asked for beside the one that has taken its deliveries.
     ours = {(row["claim_token"], row["id"]) for row in found}
-    return [ours.issuperset((one.token, key) for key in one.ids) for one in begun]
+    return [not one.undo and ours.issuperset((one.token, key) for key in one.ids) for one in begun]
 
 
-async def put_back(conn: Connection, groups: Sequence[Group], *, at: datetime) -> None:
-    """Give back what was not begun, due again at `at`; the claim does not count."""
-    await conn.execute(_PUT_BACK, *_held(groups), at)
+def _rows(begun: Iterable[Begun]) -> list[tuple[UUID, int, int]]:
+    return sorted(((one.token, one.ref.tenant_id, key) for one in begun for key in one.ids), key=lambda row: row[2])
+
+
+async def put_back(
+    conn: Connection, groups: Sequence[Group], *, at: datetime, unsent: Collection[UUID] = frozenset()
+) -> None:
+    """Give back what was not begun, due again at `at`; the claim does not count. `unsent`: tokens of what was begun and
+    certainly not sent. What is being begun meanwhile finds no claim any more."""
+    tokens, tenants, keys = _held(groups)
+    await conn.execute(_PUT_BACK, tokens, tenants, keys, at, [token in unsent for token in tokens])
 
 
 async def next_due(conn: Connection, *, now: datetime) -> datetime | None:

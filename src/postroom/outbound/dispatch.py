@@ -9,11 +9,13 @@ database is reached all the same (`claiming`).
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from functools import partial
+from itertools import islice
+from typing import Any, Final
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
@@ -21,74 +23,34 @@ from postroom.base.errors import PostroomError
 from postroom.blobs.store import BlobMissing, BlobStore
 from postroom.db import errors as db_errors
 from postroom.db.pool import Database
-from postroom.mail.compose.downgrade import DowngradeError, Obstacle
-from postroom.outbound import claiming, rules, wire
-from postroom.outbound.claiming import Group, Room
+from postroom.outbound import claiming, rules
+from postroom.outbound.beginnings import Beginnings
+from postroom.outbound.claiming import Claims, Group, Room
 from postroom.outbound.fallback import FallBack, no_fallback
 from postroom.outbound.gates import Way, gate, standstill
+from postroom.outbound.lanes import DispatchLimits, Lane
 from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
+from postroom.outbound.parcels import GroupParcel, ReadAhead, Sign
 from postroom.outbound.return_paths import own_sender
 from postroom.outbound.rules import Decided
 from postroom.outbound.settling import PROVIDERS
-from postroom.outbound.transports.base import (
-    OFFLOAD_BYTES,
-    Attempt,
-    NoRoom,
-    Offload,
-    Transport,
-    local_trouble,
-    paused,
-    unknown,
-)
+from postroom.outbound.transports.base import Attempt, NoRoom, Offload, Transport, paused, unknown
 from postroom.smtp.outcome import Outcome, Reason
 
 log = base_log.get("outbound")
 
 RETRY_SECONDS: Final = 1.0
 """After which the database is asked again that did not answer."""
-READ_AHEAD_BYTES: Final = 64 * 1024
-"""Messages up to this size are read while it is recorded that they go out."""
 MAX_REMEMBERED: Final = 10_000
+REVOKE_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 1.0
+"""How long it is believed that nothing else is due; claims of dead workers lapse unheard."""
 RECORD_SECONDS: Final = 2.0
 """Given to what is known by then to be written, when the time of everything else is up."""
 
-Sign = Callable[[bytes, str], Awaitable[bytes]]
-"""Signs a message for a From domain; what is not ours to sign comes back as it is."""
-
 ReturnPath = Callable[[Group], Awaitable[str]]
 """The envelope sender for an attempt (`ReturnPaths.of`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchLimits:
-    """`groups` are held by the process at a time, in attempts or ahead of them; `per_destination` attempts are made at
-    a time, with `ahead` more groups waiting for them. `poll` and `down` in seconds; `down` is how long a destination
-    that was found unreachable is not tried again. `no_room`: after which what found no free connection is due again.
-    """
-
-    groups: int = 400
-    per_destination: int = 4
-    ahead: int = 60
-    poll: float = 10.0
-    down: float = 30.0
-    no_room: float = 1.0
-
-
-@dataclass(slots=True)
-class _Lane:
-    """A destination that groups are held for. `failure` is what there was to say when it was found unreachable."""
-
-    destination: str
-    groups: deque[Group] = field(default_factory=deque)
-    running: int = 0
-    proven: bool = False
-    failure: Report | None = None
-    down_until: float = 0.0
-
-    @property
-    def held(self) -> int:
-        return len(self.groups) + self.running
 
 
 class Dispatcher:
@@ -114,6 +76,8 @@ class Dispatcher:
     ) -> None:
         self._database = database
         self._blobs = blobs
+        self._ahead = ReadAhead(blobs)
+        self._beginnings = Beginnings(outcomes)
         self._clock = clock
         self._outcomes = outcomes
         self._transports = dict(transports)
@@ -123,12 +87,15 @@ class Dispatcher:
         self._marketing_direct = marketing_direct
         self._fall_back = fall_back
         self._limits = limits or DispatchLimits()
-        self._lanes: dict[str, _Lane] = {}
-        self._remembered: OrderedDict[str, _Lane] = OrderedDict()
+        self._lanes: dict[str, Lane] = {}
+        self._remembered: OrderedDict[str, Lane] = OrderedDict()
         self._held: dict[object, Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._offered: set[asyncio.Future[bool]] = set()
         self._records: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._wakes = 0
+        self._behind: tuple[float, frozenset[str]] | None = None
         self._stopping = False
         self._fault: BaseException | None = None
 
@@ -136,6 +103,7 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Something is due. In the loop's thread."""
+        self._wakes += 1
         self._wake.set()
 
     @property
@@ -145,13 +113,13 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Until drained, or cancelled. Raises what is no passing trouble of the database."""
-        heart = asyncio.create_task(self._extend_always())
+        heart = asyncio.gather(self._extend_always(), self._revoke_always())
         try:
             while not self._stopping:
                 self._wake.clear()
                 self._raise_fault()
                 try:
-                    if await self._claim():
+                    if await self._claim() and self._may_find_more():
                         continue
                     pause = await self._until_due()
                 except Exception as error:
@@ -191,13 +159,19 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         # Those that end begin others, which record what came of it.
-        while self._tasks and (left := deadline - loop.time()) > 0:
-            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while (working := self._under_way()) and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(working, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         await self._stop_tasks()
         await self._give_back(list(self._held.values()), self._clock.now())
         await self._outcomes.idle()
         for transport in self._transports.values():
             await transport.close()
+
+    def _under_way(self) -> set[asyncio.Future[Any]]:
+        return {*self._tasks, *self._offered}
+
+    def _being_written(self) -> set[asyncio.Future[Any]]:
+        return {*self._records, *self._offered}
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -221,10 +195,12 @@ class Dispatcher:
         for task in self._tasks - self._records:
             task.cancel()
         await asyncio.gather(*(self._tasks - self._records), return_exceptions=True)
-        if self._records:
-            await asyncio.wait(set(self._records), timeout=RECORD_SECONDS)
-        for task in list(self._tasks):
-            task.cancel()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RECORD_SECONDS
+        while (writing := self._being_written()) and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(writing, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        for left_over in self._under_way():
+            left_over.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _give_back(self, groups: Sequence[Group], at: datetime) -> None:
@@ -232,23 +208,32 @@ class Dispatcher:
         sent is not given back by this."""
         if not groups:
             return
+        unsent = [group.token for group in groups if group in self._beginnings]
         try:
             async with self._database.acquire() as conn:
-                await claiming.put_back(conn, groups, at=at)
+                await claiming.put_back(conn, groups, at=at, unsent=unsent)
         except Exception as error:
             if not db_errors.is_transient(error):
                 raise
             log.warning("claims_not_given_back", count=len(groups), error=type(error).__name__)
         for group in groups:
-            self._held.pop(group.token, None)
+            self._let_go(group)
+
+    def _let_go(self, group: Group) -> None:
+        self._held.pop(group.token, None)
+        self._ahead.forget(group.token)
+        self._beginnings.forget(group)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> int:
+        now, wakes = self._clock.monotonic(), self._wakes
         room = Room(
             self._limits.groups - len(self._held),
-            {lane.destination: self._room(lane) for lane in self._lanes.values()},
+            {lane.destination: lane.room(self._limits, now) for lane in self._lanes.values()},
         )
+        for lane in self._lanes.values():
+            lane.dry = room.groups > 0 and room.known[lane.destination] > 0
         if room.groups <= 0 or self._stopping:
             return 0
         async with self._database.acquire() as conn:
@@ -258,24 +243,40 @@ class Dispatcher:
         if self._stopping:
             await self._give_back(groups, self._clock.now())
             return 0
+        self._note_what_waits(room, groups, is_new=wakes == self._wakes)
+        self._ahead.expect(groups)
         for group in groups:
             self._enter(group)
         return len(groups)
 
-    def _room(self, lane: _Lane) -> int:
-        """How many more groups it may get; none until half of what it may have is done, for a claim costs as much
-        whether it takes one group or thirty."""
-        capacity = self._capacity(lane)
-        return capacity - lane.held if 2 * lane.held <= capacity else 0
+    def _note_what_waits(self, room: Room, groups: Claims, *, is_new: bool) -> None:
+        """`_behind`: destinations without room, whose groups are all that is due. A lane is not dry that got as many
+        groups as it had room for, or may have more behind what was looked at."""
+        got = Counter(group.destination for group in groups)
+        all_held = len(groups) >= room.groups
+        for destination, count in room.known.items():
+            lane = self._lanes.get(destination)
+            if lane is not None and (groups.is_cut or all_held or got[destination] >= count):
+                lane.dry = False
+        if not is_new:
+            self._behind = None
+        elif not groups.is_cut and not all_held:
+            full = frozenset(one for one, count in room.known.items() if got[one] >= count)
+            self._behind = self._clock.monotonic() + LOOK_SECONDS, full | (got.keys() - room.known.keys())
 
-    def _capacity(self, lane: _Lane) -> int:
-        # What is known to be unreachable is answered without any waiting.
-        return self._limits.per_destination + self._limits.ahead if lane.proven or self._is_down(lane) else 1
+    def _may_find_more(self) -> bool:
+        """Whether something may be due that the last claim had no eye for, and there is room for it now: a claim that
+        passes over a destination without room looks at all that waits for it."""
+        now = self._clock.monotonic()
+        if self._behind is None or self._behind[0] <= now:
+            return True
+        lanes = (self._lanes.get(destination) for destination in self._behind[1])
+        return any(lane is None or lane.room(self._limits, now) for lane in lanes)
 
     def _enter(self, group: Group) -> None:
         lane = self._lanes.get(group.destination)
         if lane is None:
-            lane = self._remembered.pop(group.destination, None) or _Lane(group.destination)
+            lane = self._remembered.pop(group.destination, None) or Lane(group.destination)
             self._lanes[group.destination] = lane
         lane.groups.append(group)
         limit = self._limits.per_destination if lane.proven else 1
@@ -283,22 +284,46 @@ class Dispatcher:
             lane.running += 1
             self._spawn(self._serve(lane))
 
-    async def _serve(self, lane: _Lane) -> None:
+    async def _serve(self, lane: Lane) -> None:
         try:
             while lane.groups and not self._stopping:
                 group = lane.groups.popleft()
+                if lane.groups:
+                    self._begin_ahead(lane)
                 await self._handle(lane, group)
-                if self._room(lane):
+                if not lane.dry and lane.room(self._limits, self._clock.monotonic()):
                     self._wake.set()
         finally:
             lane.running -= 1
             if not lane.held:
                 self._lanes.pop(lane.destination, None)
                 self._remember(lane)
-            self._wake.set()
+            if not lane.dry or self._stopping:
+                self._wake.set()
 
-    def _remember(self, lane: _Lane) -> None:
-        if lane.proven or self._is_down(lane):
+    def _begin_ahead(self, lane: Lane) -> None:
+        """Of what goes down the connections next: when half of it is used up, so that none has to wait."""
+        count = min(lane.ahead(self._limits), len(lane.groups))
+        if not count or lane.groups[count // 2] in self._beginnings:
+            return
+        for group in islice(lane.groups, count):
+            if group not in self._beginnings and self._goes_out(group):
+                self._beginnings.ahead(group)
+
+    def _goes_out(self, group: Group) -> bool:
+        """Whether it is to be sent over a connection, as far as is known now."""
+        return (
+            group.route is RouteKind.DIRECT
+            and group.letter.wire_key is not None
+            # Of several, some may be refused, or have a transaction of their own, and were never begun.
+            and len(group.recipients) == 1
+            and group.recipients[0].data_started_at is None
+            and standstill(group) is None
+            and gate(group, marketing_direct=self._marketing_direct) is None
+        )
+
+    def _remember(self, lane: Lane) -> None:
+        if lane.proven or lane.is_down(self._clock.monotonic()):
             self._remembered[lane.destination] = lane
             while len(self._remembered) > MAX_REMEMBERED:
                 self._remembered.popitem(last=False)
@@ -323,6 +348,15 @@ class Dispatcher:
             await asyncio.sleep(claiming.EXTEND_SECONDS)
             await self.extend()
 
+    async def _revoke_always(self) -> None:
+        """What is begun ahead where nothing moves: nobody knows how long it would stay so."""
+        while True:
+            await asyncio.sleep(REVOKE_SECONDS)
+            for lane in self._lanes.values() if self._beginnings.any else ():
+                if lane.handled == lane.seen:
+                    self._beginnings.revoke(lane.groups)
+                lane.seen = lane.handled
+
     async def extend(self) -> None:
         """Hold what is in hand for another lease."""
         groups = list(self._held.values())
@@ -338,7 +372,7 @@ class Dispatcher:
 
     # -- one group -----------------------------------------------------------------------------------------------------
 
-    async def _handle(self, lane: _Lane, group: Group) -> None:
+    async def _handle(self, lane: Lane, group: Group) -> None:
         wait = standstill(group)
         if wait is not None:
             await self._give_back([group], self._clock.now() + wait)
@@ -348,24 +382,38 @@ class Dispatcher:
         if result is None:
             jitter = timedelta(seconds=self._limits.no_room)
             await self._give_back([group], self._clock.now() + jitter)
+            self._wake.set()
             return
-        result = replace(result, duration_ms=int(1000 * (self._clock.monotonic() - began)))
+        took = 1000 * (self._clock.monotonic() - began)
+        lane.took(took)
+        result = replace(result, duration_ms=int(took))
         # The next message need not wait for the commit; the claim is held until then.
-        task = self._spawn(self._record(result))
+        written = self._outcomes.offer(result)
+        self._offered.add(written)
+        written.add_done_callback(partial(self._offer_answered, result))
+
+    def _offer_answered(self, result: Result, written: asyncio.Future[bool]) -> None:
+        self._offered.discard(written)
+        if written.cancelled() or (written.exception() is None and written.result()):
+            self._done_with(result.group)
+            return
+        task = self._spawn(self._insist(result))
         self._records.add(task)
         task.add_done_callback(self._records.discard)
 
-    async def _record(self, result: Result) -> None:
-        group = result.group
+    async def _insist(self, result: Result) -> None:
         try:
-            await self._outcomes.record(result)
+            await self._outcomes.insist(result)
         except Exception as error:  # noqa: BLE001 - the claim lapses; a fault with one message must not stop the others
-            log.error("outcome_lost", message_id=group.letter.id, error=type(error).__name__)
-        self._held.pop(group.token, None)
+            log.error("outcome_lost", message_id=result.group.letter.id, error=type(error).__name__)
+        self._done_with(result.group)
+
+    def _done_with(self, group: Group) -> None:
+        self._let_go(group)
         if not self._held:
             self._wake.set()
 
-    async def _result(self, lane: _Lane, group: Group) -> Result | None:
+    async def _result(self, lane: Lane, group: Group) -> Result | None:
         """What becomes of the group; None when it could not be tried at all, and is to be given back."""
         lost = tuple(one for one in group.recipients if one.data_started_at is not None)
         if lost:
@@ -385,11 +433,11 @@ class Dispatcher:
             return Result(group, _all(group, held), attempted=False)
         if group.letter.wire_key is None and group.route is not RouteKind.SIMULATOR:
             return Result(group, _all(group, _GONE))
-        if lane.failure is not None and self._is_down(lane):
+        if lane.failure is not None and lane.is_down(self._clock.monotonic()):
             return Result(group, tuple(replace(lane.failure, id=one.id) for one in group.recipients))
         return await self._attempt(lane, group)
 
-    async def _attempt(self, lane: _Lane, group: Group) -> Result | None:
+    async def _attempt(self, lane: Lane, group: Group) -> Result | None:
         provider = PROVIDERS[group.route]
         transport = self._transports.get(group.route)
         if transport is None:
@@ -404,7 +452,7 @@ class Dispatcher:
             if not db_errors.is_transient(error):
                 raise
             return None
-        parcel = _Parcel(group, return_path, self._blobs, self._outcomes, self._sign, self._offload)
+        parcel = GroupParcel(group, return_path, self._blobs, self._ahead, self._beginnings, self._sign, self._offload)
         try:
             attempt = await transport.attempt(parcel)
         except BlobMissing:
@@ -412,14 +460,12 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - whatever a transport raises: what it means is known (§9.1)
             log.warning("transport_failed", route=group.route.value, error=type(error).__name__)
             return Result(group, parcel.after_fault(), provider)
-        finally:
-            await parcel.close()
         if isinstance(attempt, NoRoom):
             return None
         self._learn(lane, attempt)
         return Result(group, attempt.reports, provider, attempt.provider_message_id, attempted=attempt.made)
 
-    def _learn(self, lane: _Lane, attempt: Attempt) -> None:
+    def _learn(self, lane: Lane, attempt: Attempt) -> None:
         if attempt.is_down and attempt.reports:
             lane.proven = False
             lane.failure = attempt.reports[0]
@@ -427,72 +473,9 @@ class Dispatcher:
         elif attempt.made:
             lane.proven, lane.failure = True, None
 
-    def _is_down(self, lane: _Lane) -> bool:
-        return lane.failure is not None and self._clock.monotonic() < lane.down_until
-
 
 _GONE: Final = Decided(Status.FAILED, reason=rules.LOCAL_FAULT, enhanced="5.3.0", text="The message's bytes are gone")
 
 
 def _all(group: Group, outcome: Outcome | Decided) -> tuple[Report, ...]:
     return tuple(Report(one.id, outcome) for one in group.recipients)
-
-
-async def _once(ahead: asyncio.Task[bytes]) -> AsyncIterator[bytes]:
-    yield await ahead
-
-
-class _Parcel:
-    """A group's message, read from the store as it is needed."""
-
-    def __init__(
-        self, group: Group, return_path: str, blobs: BlobStore, outcomes: Outcomes, sign: Sign, offload: Offload
-    ) -> None:
-        self.group = group
-        self.return_path = return_path
-        self._key = group.letter.wire_key or ""
-        self._blobs = blobs
-        self._outcomes = outcomes
-        self._sign = sign
-        self._offload = offload
-        self._begun: set[int] = set()
-        self._ahead: asyncio.Task[bytes] | None = None
-
-    def pieces(self) -> AsyncIterator[bytes]:
-        ahead, self._ahead = self._ahead, None
-        return self._blobs.stream(self._key) if ahead is None else _once(ahead)
-
-    async def whole(self) -> bytes:
-        return await self._blobs.get(self._key)
-
-    async def seven_bit(self) -> bytes:
-        raw = await self.whole()
-        domain = (self.group.letter.from_address or "").rpartition("@")[2]
-        if len(raw) < OFFLOAD_BYTES:
-            changed = wire.seven_bit(raw, (domain,))
-        else:
-            changed = await self._offload(len(raw), wire.seven_bit, raw, (domain,))
-        if changed is None:
-            raise DowngradeError(Obstacle.STRUCTURE)
-        return raw if changed is raw else await self._sign(changed, domain)
-
-    async def begin(self, ids: Sequence[int]) -> bool:
-        if self._ahead is None and self.group.letter.wire_size <= READ_AHEAD_BYTES:
-            self._ahead = asyncio.create_task(self.whole())
-        may = await self._outcomes.start(self.group, ids)
-        if may:
-            self._begun.update(ids)
-        return may
-
-    async def close(self) -> None:
-        """What was read ahead for nothing, because the peer went away meanwhile, matters to nobody."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.gather(self._ahead, return_exceptions=True)
-
-    def after_fault(self) -> tuple[Report, ...]:
-        """What is known when a transport broke down: nothing of those who were being sent to (§9.1)."""
-        lost = unknown(Reason.PROVIDER_OUTCOME_UNKNOWN, "It is not known whether the message was sent")
-        return tuple(
-            Report(one.id, lost if one.id in self._begun else local_trouble()) for one in self.group.recipients
-        )

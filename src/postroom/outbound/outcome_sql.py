@@ -33,7 +33,7 @@ SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, 
    ORDER BY p.saved_at, p.folder_id, p.uid LIMIT 1) AS flags,
   (SELECT array_agg(ARRAY[r.kind, r.address, r.name] ORDER BY r.position) FROM recipients r
    WHERE r.tenant_id = m.tenant_id AND r.message_id = m.id AND r.kind IN ('to', 'cc') AND r.address <> '') AS people,
-  x.statuses, x.counts, coalesce(x.answered, false) AS answered, coalesce(x.waits, false) AS waits,
+  x.statuses, coalesce(x.answered, false) AS answered, coalesce(x.waits, false) AS waits,
   EXISTS (SELECT FROM deliveries d JOIN bounce_tasks n ON n.tenant_id = d.tenant_id AND n.delivery_id = d.id
           WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id
           AND (n.next_attempt_at IS NOT NULL OR n.parked_at IS NOT NULL)) AS notices_open
@@ -58,10 +58,9 @@ CROSS JOIN LATERAL (
   WHERE th.tenant_id = m.tenant_id AND th.mailbox_id = m.mailbox_id AND th.seq = m.thread_seq LIMIT 1
 ) th
 LEFT JOIN LATERAL (
-  SELECT array_agg(s.status) AS statuses, array_agg(s.count) AS counts, bool_or(s.answered) AS answered,
-    bool_or(s.waits) AS waits
+  SELECT array_agg(s.status) AS statuses, bool_or(s.answered) AS answered, bool_or(s.waits) AS waits
   FROM (
-    SELECT d.status, count(*) AS count, bool_or(d.smtp_code IS NOT NULL AND d.remote_mx IS NOT NULL) AS answered,
+    SELECT d.status, bool_or(d.smtp_code IS NOT NULL AND d.remote_mx IS NOT NULL) AS answered,
       bool_or(d.status = 'queued' OR (d.status = 'deferred' AND d.route <> 'simulator')) AS waits
     FROM deliveries d WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id AND d.id <> ALL ($4::bigint[])
     GROUP BY d.status

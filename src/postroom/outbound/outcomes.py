@@ -129,6 +129,22 @@ class Outcomes:
         """
         return await self._starts.add(None, Begun(group.token, group.letter.ref, tuple(ids)))
 
+    def begin(self, group: Group) -> asyncio.Future[bool]:
+        """`start` for all recipients, ahead of the time. Before the message goes out look whether results are
+        `writable`."""
+        return self._starts.put(None, Begun(group.token, group.letter.ref, tuple(group.ids)))
+
+    def revoke(self, group: Group) -> None:
+        """Record that what was begun was not sent, and does not go out unless it is begun again. What cannot be
+        recorded stays begun."""
+        undone = self._starts.put(None, Begun(group.token, group.letter.ref, tuple(group.ids), undo=True))
+        undone.add_done_callback(_heard)
+
+    async def writable(self) -> None:
+        """Wait while results cannot be written. Raises DatabaseUnavailable."""
+        if not self._sound.is_set():
+            await self._writable(asyncio.get_running_loop().time() + START_SECONDS)
+
     async def _start(self, _: None, begun: Sequence[Begun]) -> list[bool]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_SECONDS
@@ -160,13 +176,24 @@ class Outcomes:
         Tries as long as it takes while the database is away. Raises what is wrong with the data: then the claim lapses
         by itself.
         """
-        while not await self._results.add(None, result):
+        if not await self.offer(result):
+            await self.insist(result)
+
+    def offer(self, result: Result) -> asyncio.Future[bool]:
+        """As `record`, together with others; False when it is left to `insist`."""
+        return self._results.put(None, result)
+
+    async def insist(self, result: Result) -> None:
+        """`record` what could not be written with others: by itself, however long its mailbox is held."""
+        while True:
             error = await self._alone.add(result.group.letter.ref, result)
             if error is None:
                 return
             if not db_errors.is_lock_timeout(error):
                 raise error
             # Others whose mailbox is held have their turn.
+            if await self.offer(result):
+                return
 
     async def _flush(self, _: None, results: Sequence[Result]) -> list[bool]:
         """Write those whose mailbox nobody holds; which were written. None, when one of them cannot be."""
@@ -320,6 +347,11 @@ class Outcomes:
         if self._retry_unknown and result.group.letter.operation is Operation.SUBMISSION:
             outcome = rules.as_temporary(outcome)
         return rules.decide(outcome, standing, now=write.now, random=self._random, policy=self._policy)
+
+
+def _heard(undone: asyncio.Future[bool]) -> None:
+    if not undone.cancelled() and (error := undone.exception()) is not None:
+        log.warning("start_not_revoked", error=type(error).__name__)
 
 
 def _best(told: Sequence[tuple[Report, Result]], token: object) -> tuple[Report, Result]:

@@ -209,6 +209,8 @@ def _final(outcome: Outcome) -> Decided:
 
 def storable(text: str) -> str:
     """A peer's words as they are kept: no control characters but the line feed, no lone surrogates, cut."""
+    if len(text) <= MAX_RESPONSE and text.isprintable():
+        return text  # as it is almost always
     kept = "".join(char if char.isprintable() or char == "\n" else " " for char in text[: 4 * MAX_RESPONSE])
     return kept.encode("utf-8", "replace").decode()[:MAX_RESPONSE]
 

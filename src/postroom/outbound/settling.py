@@ -6,7 +6,6 @@ Whoever changes a delivery does it here: the dispatcher with results, an operato
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +35,7 @@ PROVIDERS: Final[Mapping[RouteKind, str]] = {
 }
 _FAILED: Final = frozenset({Status.BOUNCED, Status.FAILED, Status.REJECTED})
 _TAKEN: Final = frozenset({Status.SUBMITTED, Status.DELIVERED, Status.COMPLAINED})
+_REACHED: Final = frozenset({Status.SUBMITTED, Status.DELIVERED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +89,21 @@ class Settled:
     notices: int = 0
 
 
-@dataclass(slots=True)
 class _Message:
-    """A message, its deliveries that change, and how many others have each status."""
+    """A message, its deliveries that change, and the statuses that others have."""
 
-    row: Any
-    changes: list[Change]
-    others: Counter[Status]
-
-    @property
-    def write(self) -> MailboxWrite:
-        return self.changes[0].write
-
-    @property
-    def statuses(self) -> Counter[Status]:
-        return self.others + Counter(change.decided.status for change in self.changes)
-
-    @property
-    def reached(self) -> bool:
+    def __init__(self, row: Any, changes: list[Change], others: Collection[Status]) -> None:
+        self.row = row
+        self.changes = changes
+        self.write = changes[0].write
+        self.statuses = frozenset((*others, *(change.decided.status for change in changes)))
+        self.is_reported = any(change.reported for change in changes)
+        self.reached = bool(row["answered"] or self.statuses & _REACHED) or any(map(_answered, changes))
         """Whether somebody took it or a server answered."""
-        taken = {Status.DELIVERED, Status.SUBMITTED} & self.statuses.keys()
-        return bool(self.row["answered"] or taken) or any(map(_answered, self.changes)) or self.is_reported
-
-    @property
-    def is_reported(self) -> bool:
-        return any(change.reported for change in self.changes)
-
-    @property
-    def status(self) -> Status:
-        """From now on."""
+        self.reached |= self.is_reported
         rolled_up = rules.roll_up(self.statuses)
-        return rules.after_event(Status(self.row["status"]), rolled_up) if self.is_reported else rolled_up
+        self.status = rules.after_event(Status(row["status"]), rolled_up) if self.is_reported else rolled_up
+        """From now on."""
 
     @property
     def provider_now(self) -> tuple[str | None, str | None]:
@@ -193,8 +177,7 @@ async def _read(conn: Connection, changes: Sequence[Change]) -> dict[int, _Messa
     changed = [change.row["id"] for change in changes]
     found: dict[int, _Message] = {}
     for row in await conn.fetch(sql.MESSAGES, *zip(*keys, strict=True), changed):
-        others = Counter(dict(zip(map(Status, row["statuses"] or ()), row["counts"] or (), strict=True)))
-        found[row["id"]] = _Message(row, mine[row["id"]], others)
+        found[row["id"]] = _Message(row, mine[row["id"]], [Status(word) for word in row["statuses"] or ()])
     return found
 
 
@@ -315,7 +298,7 @@ def _of_whole(message: _Message, before: Status, status: Status) -> list[tuple[s
     told: list[tuple[str, Mapping[str, Any]]] = []
     unknown = [change for change in message.changes if change.decided.status is Status.UNCERTAIN]
     if unknown:
-        everybody = message.statuses.keys() <= {Status.UNCERTAIN, Status.SUPPRESSED, Status.CANCELED}
+        everybody = message.statuses <= {Status.UNCERTAIN, Status.SUPPRESSED, Status.CANCELED}
         reason = unknown[0].decided.reason or "provider_outcome_unknown"
         named = None if everybody else [change.row["recipient"] for change in unknown]
         told.append(catalogue.message_uncertain(message_id, reason, named))

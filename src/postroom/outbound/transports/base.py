@@ -23,8 +23,8 @@ class Parcel(Protocol):
         """The envelope sender for this attempt, empty for the null sender."""
         ...
 
-    def pieces(self) -> AsyncIterator[bytes]:
-        """The message in pieces, as it goes over the wire."""
+    async def content(self) -> bytes | AsyncIterator[bytes]:
+        """The message as it goes over the wire: in one piece when it is small, else in pieces."""
         ...
 
     async def whole(self) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from postroom.net import mx
 from postroom.net.dns_types import Resolver
 from postroom.net.mx import NoSuchDomain, NullMx, RouteError, RoutePolicy
 from postroom.net.route import route as find_route
@@ -34,6 +34,8 @@ from postroom.smtp.outcome import BounceType, DeliveryStatus, Outcome, Verdict, 
 from postroom.smtp.schedule import Route
 
 SMTP_PORT: Final = 25
+WAY_SECONDS: Final = 2.0
+MAX_WAYS: Final = 1000
 BREAKER_OPEN: Final = "The destination gave unknown outcomes; it is left alone for a while"
 
 
@@ -45,6 +47,16 @@ class DirectConfig:
     policy: RoutePolicy = field(default_factory=RoutePolicy)
     timeouts: Timeouts = field(default_factory=lambda: Timeouts.of(Route.DIRECT))
     port: int = SMTP_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A domain's hosts, each with its addresses, in the order to try them; the scope of its breaker; until when it
+    serves, in the loop's time."""
+
+    hosts: tuple[tuple[Endpoint, ...], ...]
+    scope: str
+    until: float
 
 
 class Direct:
@@ -71,30 +83,51 @@ class Direct:
         self._connect = connect
         self._context = context or any_certificate()
         self._client = ClientConfig(config.hostname)
+        self._ways: OrderedDict[str, _Way] = OrderedDict()
 
     async def attempt(self, parcel: Parcel) -> Attempt | NoRoom:
         """One attempt at all hosts, within `timeouts.attempt`."""
         group = parcel.group
         deadline = asyncio.get_running_loop().time() + self._config.timeouts.attempt
         try:
-            route = await find_route(self._resolver, group.domain, policy=self._config.policy, random=self._random)
+            way = await self._way(group.domain)
         except RouteError as error:
             return Attempt(for_all(group, of_route_error(error)), is_down=not error.permanent)
-        passage = await self._breakers.passage(scope_of("direct", route.names))
+        passage = await self._breakers.passage(way.scope)
         if passage is None:
             return Attempt(for_all(group, paused(BREAKER_OPEN)), made=False)
-        return await self._over(route, parcel, passage, deadline)
+        return await self._over(way, parcel, passage, deadline)
 
-    async def _over(self, route: mx.Route, parcel: Parcel, passage: Passage, deadline: float) -> Attempt | NoRoom:
+    async def _way(self, domain: str) -> _Way:
+        """Raises RouteError. For a moment the way of the message before serves: what goes to a domain one after the
+        other keeps its connections, and equal hosts take turns all the same."""
+        now = asyncio.get_running_loop().time()
+        known = self._ways.get(domain)
+        if known is not None and now < known.until:
+            return known
+        route = await find_route(self._resolver, domain, policy=self._config.policy, random=self._random)
+        hosts = tuple(
+            tuple(
+                Endpoint(host.name, str(address), self._config.port, TlsUse.OPPORTUNISTIC, self._context)
+                for address in host.addresses
+            )
+            for host in route.hosts
+        )
+        self._ways[domain] = way = _Way(hosts, scope_of("direct", route.names), now + WAY_SECONDS)
+        self._ways.move_to_end(domain)
+        while len(self._ways) > MAX_WAYS:
+            self._ways.popitem(last=False)
+        return way
+
+    async def _over(self, way: _Way, parcel: Parcel, passage: Passage, deadline: float) -> Attempt | NoRoom:
         last: tuple[Evidence, str] | None = None
         was_busy = False
-        for host in route.hosts:
-            for address in host.addresses:
-                endpoint = Endpoint(host.name, str(address), self._config.port, TlsUse.OPPORTUNISTIC, self._context)
+        for host in way.hosts:
+            for endpoint in host:
                 try:
                     sent = await self._to(endpoint, parcel, deadline)
                 except Unusable as unusable:
-                    last = unusable.evidence, host.name
+                    last = unusable.evidence, endpoint.name
                     if unusable.evidence.stage is Stage.CONNECT:
                         continue
                     break
@@ -108,6 +141,7 @@ class Direct:
         if was_busy or last is None:
             return NoRoom()
         evidence, name = last
+        self._ways.pop(parcel.group.domain, None)
         return Attempt(for_all(parcel.group, classify(evidence, Route.DIRECT), name), is_down=True)
 
     async def _to(self, endpoint: Endpoint, parcel: Parcel, deadline: float) -> Sent | None:

@@ -34,6 +34,9 @@ Connect = Callable[
 ]
 """Connects a protocol to host and port: with a context TLS from the start, by the name of the server."""
 
+Content = Callable[[], Awaitable[bytes | AsyncIterator[bytes]]]
+"""The message anew: in one piece, or in pieces."""
+
 BLOCK_SECONDS: Final = 180.0
 """How long a peer may take to accept a part of the message (RFC 5321 §4.5.3.2.5)."""
 QUIT_SECONDS: Final = 2.0
@@ -130,7 +133,9 @@ class Link(asyncio.Protocol):
         self.transactions = 0
         self._timeouts = timeouts
         self._transport: asyncio.Transport | None = None
-        self._wakened = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._until = 0.0
+        self._watch: tuple[float, asyncio.TimerHandle] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._closing = False
@@ -143,14 +148,17 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.session.receive(data)
         self._flush()
-        self._wakened.set()
+        self._waken()
         if self._closing and self.session.is_closed:
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.session.fail(Fault.CONNECTION_LOST)
         self._writable.set()
-        self._wakened.set()
+        self._waken()
+        if self._watch is not None:
+            self._watch[1].cancel()
+            self._watch = None
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -193,14 +201,37 @@ class Link(asyncio.Protocol):
             event = self.session.next_event()
             if event is not None:
                 return event
-            self._wakened.clear()
-            until = min(loop.time() + self._timeouts.at(self.session.stage), deadline)
+            self._until = min(loop.time() + self._timeouts.at(self.session.stage), deadline)
+            if self._watch is None or self._watch[0] > self._until:
+                self._watch_until(loop)
+            self._waiter = loop.create_future()
             try:
-                async with asyncio.timeout_at(until):
-                    await self._wakened.wait()
-            except TimeoutError:
-                self.session.fail(Fault.TIMEOUT)
-                self.abort()
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def _watch_until(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have `_look` called at `_until`. One timer serves many waits: it is moved only when it would come too late,
+        for almost every wait ends long before its time."""
+        if self._watch is not None:
+            self._watch[1].cancel()
+        self._watch = self._until, loop.call_at(self._until, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if self._waiter is None:
+            return
+        loop = self._waiter.get_loop()
+        if loop.time() < self._until:
+            self._watch_until(loop)
+            return
+        self.session.fail(Fault.TIMEOUT)
+        self.abort()
+        self._waken()
+
+    def _waken(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def settle(self, deadline: float, *wanted: type[ClientEvent]) -> ClientEvent:
         """The next event of a wanted kind. Raises Unusable for a refusal or the end of the session."""
@@ -239,13 +270,13 @@ class Link(asyncio.Protocol):
         self,
         request: MailRequest,
         begin: Callable[[BodyWanted], Awaitable[bool]],
-        pieces: Callable[[], AsyncIterator[bytes]],
+        content: Content,
         deadline: float,
     ) -> tuple[RecipientResult, ...] | None:
         """One message. None when `begin` said that it must not go out: then the connection is gone, and those who were
         not refused before did not get it.
 
-        Raises what `begin` and `pieces` raise, the connection being gone as well.
+        Raises what `begin` and `content` raise, the connection being gone as well.
         """
         self.transactions += 1
         self.command(lambda: self.session.send(request))
@@ -256,7 +287,7 @@ class Link(asyncio.Protocol):
                     if not await begin(event):
                         self.abort()
                         return None
-                    await self._send_body(pieces(), deadline)
+                    await self._send_body(await content(), deadline)
                 elif isinstance(event, TransactionEnded):
                     return event.results
                 elif isinstance(event, SessionEnded):  # before the transaction was known to the session
@@ -265,13 +296,17 @@ class Link(asyncio.Protocol):
             self.abort()
             raise
 
-    async def _send_body(self, pieces: AsyncIterator[bytes], deadline: float) -> None:
+    async def _send_body(self, content: bytes | AsyncIterator[bytes], deadline: float) -> None:
         session = self.session
-        async for piece in pieces:
-            await self._push(deadline)
-            if not session.wants_body:
-                return
-            session.send_body(piece)
+        if isinstance(content, bytes):
+            if session.wants_body:
+                session.send_body(content)
+        else:
+            async for piece in content:
+                await self._push(deadline)
+                if not session.wants_body:
+                    return
+                session.send_body(piece)
         # What is small goes with the end of the message: the peer is woken once.
         if session.output_size > LAST_BYTES:
             await self._push(deadline)

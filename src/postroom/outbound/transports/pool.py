@@ -31,13 +31,13 @@ class Links:
         self._idle_seconds = idle_seconds
         self._max_transactions = max_transactions
         self._open: Counter[Key] = Counter()
-        self._idle: dict[Key, list[tuple[Link, asyncio.TimerHandle]]] = {}
+        self._idle: dict[Key, list[tuple[Link, float]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def take(self, key: Key) -> Link | None:
         """One at rest that is still good; its place stays taken."""
         while idle := self._idle.get(key):
-            link, timer = idle.pop()
-            timer.cancel()
+            link, _ = idle.pop()
             if link.is_ready:
                 return link
             self.drop(key, link)
@@ -55,8 +55,10 @@ class Links:
         if not link.is_ready or link.transactions >= self._max_transactions or self._idle_seconds <= 0:
             self.drop(key, link)
             return
-        timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._expire, key, link)
-        self._idle.setdefault(key, []).append((link, timer))
+        loop = asyncio.get_running_loop()
+        self._idle.setdefault(key, []).append((link, loop.time() + self._idle_seconds))
+        if self._timer is None:
+            self._timer = loop.call_later(self._idle_seconds, self._expire)
 
     def drop(self, key: Key, link: Link | None) -> None:
         """Done with it for good; None for a place without a connection."""
@@ -68,17 +70,25 @@ class Links:
 
     def close(self) -> None:
         """Take leave of all that are at rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for key in list(self._idle):
-            for link, timer in self._idle.pop(key):
-                timer.cancel()
+            for link, _ in self._idle.pop(key):
                 self.drop(key, link)
 
-    def _expire(self, key: Key, link: Link) -> None:
-        idle = self._idle.get(key, [])
-        for entry in idle:
-            if entry[0] is link:
-                idle.remove(entry)
+    def _expire(self) -> None:
+        """Take leave of those that have waited long enough; one timer serves all."""
+        loop = asyncio.get_running_loop()
+        now, first = loop.time(), float("inf")
+        for key, idle in list(self._idle.items()):
+            kept = [entry for entry in idle if entry[1] > now]
+            gone = [link for link, until in idle if until <= now]
+            if kept:
+                self._idle[key] = kept
+                first = min(first, kept[0][1])
+            else:
+                del self._idle[key]
+            for link in gone:
                 self.drop(key, link)
-                break
-        if not idle:
-            self._idle.pop(key, None)
+        self._timer = loop.call_at(first, self._expire) if self._idle else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from postroom.mail.compose.downgrade import DowngradeError
 from postroom.outbound.claiming import Claimed, Letter
 from postroom.outbound.outcomes import Report
 from postroom.outbound.transports.base import Parcel, local_trouble, unknown
-from postroom.outbound.transports.link import Link
+from postroom.outbound.transports.link import Content, Link
 from postroom.smtp.address import Address, AddressSyntaxError, parse_path
 from postroom.smtp.client_events import BodyWanted, MailRequest, RecipientRequest
 from postroom.smtp.evidence import Evidence, Fault, Stage
@@ -37,7 +37,6 @@ MAX_RECIPIENTS: Final = 100
 _SERVICE_CLOSING: Final = 421
 
 Recipient = tuple[Claimed, Address]
-Pieces = Callable[[], AsyncIterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +61,21 @@ async def send(link: Link, parcel: Parcel, route: Route, host: str, deadline: fl
     if parcel.return_path and sender is None:
         refusal = _refused(route, "5.1.7", "The return path cannot be used with SMTP")
         return Sent(tuple(Report(one.id, refusal, host) for one in parcel.group.recipients), ())
-    pieces, request = parcel.pieces, _request(letter, sender)
+    content, request = parcel.content, _request(letter, sender)
     if letter.eight_bit and "8BITMIME" not in link.session.extensions:
         try:
             converted = await parcel.seven_bit()
         except DowngradeError:
             missing = classify(Evidence(Stage.MAIL, fault=Fault.EIGHT_BIT_MISSING), route)
             return Sent((*reports, *(Report(one.id, missing, host) for one, _ in recipients)), ())
-        pieces, request = _Whole(converted), replace(request, size=len(converted), body=Body.SEVEN_BIT)
+        content, request = _Whole(converted), replace(request, size=len(converted), body=Body.SEVEN_BIT)
     heard: list[Evidence] = []
     limit = min(MAX_RECIPIENTS, link.session.extensions.max_recipients or MAX_RECIPIENTS)
     for at in range(0, len(recipients), limit):
         some = recipients[at : at + limit]
         relayed = "DSN" not in link.session.extensions
         try:
-            results = await _transact(link, parcel, request, some, pieces, deadline)
+            results = await _transact(link, parcel, request, some, content, deadline)
         except Exception as error:
             if at == 0:
                 raise
@@ -98,7 +97,7 @@ async def send(link: Link, parcel: Parcel, route: Route, host: str, deadline: fl
 
 
 async def _transact(
-    link: Link, parcel: Parcel, request: MailRequest, some: Sequence[Recipient], pieces: Pieces, deadline: float
+    link: Link, parcel: Parcel, request: MailRequest, some: Sequence[Recipient], content: Content, deadline: float
 ) -> Sequence[Evidence | Outcome]:
     if not link.is_ready:
         # An earlier transaction of this parcel was the connection's last.
@@ -115,7 +114,7 @@ async def _transact(
     is_signed = parcel.return_path != parcel.group.letter.envelope_from
     requests = tuple(RecipientRequest(address, _parameters(one, address, named=is_signed)) for one, address in some)
     try:
-        results = await link.transact(replace(request, recipients=requests), begin, pieces, deadline)
+        results = await link.transact(replace(request, recipients=requests), begin, content, deadline)
     except StorageError as error:
         if link.session.final_sent or isinstance(error, BlobMissing):
             raise
@@ -141,6 +140,9 @@ class _Whole:
         self._data = data
 
     async def __call__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
         for at in range(0, len(self._data), 256 * 1024):
             yield self._data[at : at + 256 * 1024]
 
