@@ -101,7 +101,10 @@ def test_display_names_come_back(name: str, others: int) -> None:
     check_lines(raw)
     found = mime.parse(raw).to
     assert [item.address for item in found] == [item.address for item in people]
-    assert found[others].name == " ".join(cleaned(name).split())
+    shown = " ".join(cleaned(name).split())
+    if shown[:1] == shown[-1:] == "'" and len(shown) > 2:
+        shown = shown[1:-1].strip()  # as some programs write names, which nobody means
+    assert found[others].name == shown
     assert [item.addr_spec for item in stdlib(raw)["to"].addresses] == [item.address for item in people]
 
 
