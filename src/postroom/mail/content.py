@@ -20,6 +20,7 @@ from postroom.mail.body import (
     part_text,
     snippet,
 )
+from postroom.mail.clearsigned import unwrapped
 from postroom.mail.flowed import unflow
 from postroom.mail.html import MAX_LINKS, Html, Link, read_html, sanitise
 from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible
@@ -248,7 +249,7 @@ class _Reader:
                 self._spend(text.count("\n") // _FLOWED_LINES_A_TAG)
                 text = unflow(text, delete_space=item.part.params.get("delsp", "").lower() == "yes")
             self._note(cut, clean)
-            piece = self._pieces[item.path] = _Piece(self._visible(strip_invisible(text), "plain"))
+            piece = self._pieces[item.path] = _Piece(self._visible(strip_invisible(unwrapped(text)), "plain"))
         return piece.text
 
     def _page(self, item: NumberedPart, *, with_text: bool) -> Html:
