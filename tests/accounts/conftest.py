@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from postroom.accounts import (
+    GrantRole,
     Keys,
     KeyVerifier,
+    NewPerson,
     NewTenant,
     Passwords,
     People,
@@ -26,6 +28,7 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
+from tests.accounts.home import RIGHT, Home
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
@@ -111,3 +114,13 @@ async def house(db: Database, ids: IdGenerator, clock: ManualClock) -> AsyncIter
     passwords = Passwords(threads=2, queue=8, memory_kib=64, time_cost=1)
     yield House(db, ids, clock, passwords)
     passwords.close()
+
+
+@pytest.fixture
+async def home(house: House) -> Home:
+    tenant = await house.tenant("main", is_default=True)
+    box = await house.identity(tenant, "alice", IdentityKind.PERSON)
+    person = await house.people.create(NewPerson("Alice", "alice@example.com", password=RIGHT))
+    await house.people.grant(tenant.id, box.public_id, person.public_id, GrantRole.OWNER)
+    house.hints.clear()
+    return Home(house, box, person)

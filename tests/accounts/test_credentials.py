@@ -3,80 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import base64
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom.accounts import GrantRole, Level, NewKey, NewPerson, Person, Principal, SignInError, SignInFailure, totp
+from postroom.accounts import GrantRole, Level, NewKey, NewPerson, Principal, SignInError, SignInFailure
 from postroom.accounts.audit import HOST
-from postroom.accounts.models import NewDevice, PersonSession, SessionKind
+from postroom.accounts.models import NewDevice, SessionKind
 from postroom.accounts.service.account import Caller
 from postroom.accounts.service.sessions import Origin
 from postroom.base.errors import PostroomError
 from postroom.db import DatabaseUnavailable
-from postroom.directory import Identity, IdentityKind
+from postroom.directory import IdentityKind
+from tests.accounts.home import ALICE, HERE, RIGHT, WRONG, Home
 from tests.accounts.test_people import code_of
 
 if TYPE_CHECKING:
-    from tests.accounts.conftest import House
+    pass
 
-ALICE, RIGHT, WRONG = "alice@agents.example", "correct horse", "wrong horses"
-HERE = "192.0.2.1"
 INVALID = SignInError(SignInFailure.INVALID)
-
-
-@dataclass
-class Home:
-    """Alice and her mailbox."""
-
-    house: House
-    box: Identity
-    person: Person
-    secret: bytes = b""
-
-    async def mail(self, password: str, address: str = ALICE, remote: str = HERE) -> Principal | SignInError:
-        return await self.house.sign_in.sign_in(address, password, remote)
-
-    async def web(
-        self, password: str = RIGHT, code: str | None = None, *, address: str = ALICE, **origin: Any
-    ) -> tuple[str, PersonSession]:
-        return await self.house.entrance.sign_in(address, password, code, Origin(HERE, **origin))
-
-    async def caller(self, password: str = RIGHT, code: str | None = None) -> Caller:
-        _, session = await self.web(password, code)
-        return Caller(session, HERE)
-
-    async def new(self, label: str = "phone") -> tuple[str, str]:
-        made, text = await self.house.app_passwords.create(self.person, label, HOST)
-        return made.public_id, text
-
-    def code(self, off: int = 0) -> str:
-        return totp.code_at(self.secret, totp.step_of(self.house.clock.now()) + off)
-
-    async def two_steps(self) -> tuple[str, ...]:
-        """Turn two-step verification on; the recovery codes."""
-        import base64
-
-        enrolment = await self.house.two_step.enrol(self.person)
-        self.secret = base64.b32decode(enrolment.secret)
-        codes = await self.house.two_step.confirm(self.person, self.code(), HOST)
-        self.house.clock.advance(60)
-        return codes
-
-    async def audited(self) -> list[str]:
-        async with self.house.db.acquire() as conn:
-            return [row["action"] for row in await conn.fetch("SELECT action FROM audit_log ORDER BY id")]
-
-
-@pytest.fixture
-async def home(house: House) -> Home:
-    tenant = await house.tenant("main", is_default=True)
-    box = await house.identity(tenant, "alice", IdentityKind.PERSON)
-    person = await house.people.create(NewPerson("Alice", "alice@example.com", password=RIGHT))
-    await house.people.grant(tenant.id, box.public_id, person.public_id, GrantRole.OWNER)
-    house.hints.clear()
-    return Home(house, box, person)
 
 
 # -- application passwords
@@ -181,7 +127,6 @@ async def test_the_password_alone_opens_no_mailbox_where_there_are_two_steps(hom
 
 @pytest.mark.covers("mail-server:F4")
 async def test_nothing_is_asked_for_until_it_was_confirmed(home: Home) -> None:
-    import base64
 
     two_step, clock = home.house.two_step, home.house.clock
     assert (await two_step.status(home.person.id)).state == "disabled"
@@ -381,11 +326,11 @@ async def test_an_application_password_changes_no_credential(home: Home) -> None
     assert not caller.session.second_factor
     for work in (
         account.change_password(caller, RIGHT, "another horse"),
-        account.enrol(caller),
+        account.enrol(caller, RIGHT),
         account.confirm(caller, "123456"),
         account.disable(caller, RIGHT, "123456"),
         account.replace_recovery_codes(caller, RIGHT, "123456"),
-        account.create_app_password(caller, "x"),
+        account.create_app_password(caller, "x", RIGHT, None),
         account.revoke_app_password(caller, public_id),
         account.revoke_other_sessions(caller),
         account.revoke_session(caller, caller.session.public_id),

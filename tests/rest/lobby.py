@@ -64,7 +64,7 @@ class Lobby:
         return totp.code_at(self.secret, totp.step_of(self.world.clock.now()))
 
     async def two_steps(self, token: str) -> list[str]:
-        enrolled = await self.ask("POST", "/v1/account/totp", {}, token)
+        enrolled = await self.ask("POST", "/v1/account/totp", {"current_password": RIGHT}, token)
         assert enrolled.status_code == 201, enrolled.text
         self.check("TotpEnrolment", enrolled.json())
         text = enrolled.json()["secret"]

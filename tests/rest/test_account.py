@@ -12,6 +12,8 @@ from tests.rest.lobby import RIGHT, WRONG, Lobby
 from tests.rest.sender import code
 from tests.rest.world import simple_mail
 
+PHONE = {"label": "Phone", "current_password": RIGHT}
+
 
 def plain(response: httpx.Response) -> tuple[int, Any, dict[str, str]]:
     body = response.json()
@@ -91,7 +93,7 @@ async def test_bodies(lobby: Lobby, body: Any) -> None:
 async def test_two_steps(lobby: Lobby) -> None:
     token = await lobby.token()
     codes = await lobby.two_steps(token)
-    assert code(await lobby.ask("POST", "/v1/account/totp", {}, token)) == "totp_enabled"
+    assert code(await lobby.ask("POST", "/v1/account/totp", {"current_password": RIGHT}, token)) == "totp_enabled"
     wanted = await lobby.enter()
     assert (wanted.status_code, code(wanted)) == (401, "totp_required")
     assert code(await lobby.enter(WRONG, totp=lobby.code())) == "invalid_credentials"
@@ -120,7 +122,7 @@ async def test_two_steps(lobby: Lobby) -> None:
 @pytest.mark.covers("mail-server:F5")
 async def test_application_passwords(lobby: Lobby) -> None:
     token = await lobby.token()
-    made = await lobby.ask("POST", "/v1/account/app-passwords", {"label": "Phone"}, token)
+    made = await lobby.ask("POST", "/v1/account/app-passwords", PHONE, token)
     assert made.status_code == 201
     lobby.check("AppPasswordCreated", made.json())
     secret = made.json().pop("password")
@@ -128,7 +130,7 @@ async def test_application_passwords(lobby: Lobby) -> None:
     lobby.check("AppPasswordPage", listed.json())
     assert secret not in listed.text
     inside = await lobby.token(secret)
-    refused = await lobby.ask("POST", "/v1/account/app-passwords", {"label": "Phone"}, inside)
+    refused = await lobby.ask("POST", "/v1/account/app-passwords", PHONE, inside)
     assert (refused.status_code, refused.json()["error"]["details"]) == (403, {"reason": "app_password"})
     path = f"/v1/account/app-passwords/{made.json()['id']}"
     assert (await lobby.ask("DELETE", path, token=token)).status_code == 204
@@ -201,6 +203,32 @@ async def test_keys_have_no_account(lobby: Lobby) -> None:
         assert code(await lobby.ask("GET", "/v1/account", token=bad)) == "unauthenticated"
 
 
+@pytest.mark.covers("mail-server:F4", "mail-server:F5", "security-privacy:A10")
+async def test_a_session_alone_makes_nothing_to_sign_in_with(lobby: Lobby) -> None:
+    token = await lobby.token()
+    for path, rest in (("/v1/account/totp", {}), ("/v1/account/app-passwords", {"label": "Phone"})):
+        assert code(await lobby.ask("POST", path, rest, token)) == "invalid_request"
+        wrong = await lobby.ask("POST", path, {**rest, "current_password": WRONG}, token)
+        assert (wrong.status_code, code(wrong)) == (401, "invalid_credentials")
+    assert (await lobby.ask("GET", "/v1/account/totp", token=token)).json()["status"] == "disabled"
+    assert (await lobby.ask("GET", "/v1/account/app-passwords", token=token)).json()["data"] == []
+    codes = await lobby.two_steps(token)
+    missing = await lobby.ask("POST", "/v1/account/app-passwords", PHONE, token)
+    assert (missing.status_code, code(missing)) == (401, "totp_required")
+    wrong = await lobby.ask("POST", "/v1/account/app-passwords", {**PHONE, "totp": "000000"}, token)
+    assert (wrong.status_code, code(wrong)) == (401, "invalid_credentials")
+    made = await lobby.ask("POST", "/v1/account/app-passwords", {**PHONE, "totp": codes[0]}, token)
+    assert made.status_code == 201
+    used = await lobby.ask("POST", "/v1/account/app-passwords", {**PHONE, "totp": codes[0]}, token)
+    assert code(used) == "invalid_credentials"
+    lobby.world.clock.advance(60)
+    for _ in range(10):
+        await lobby.ask("POST", "/v1/account/app-passwords", {"label": "x", "current_password": WRONG}, token)
+    locked = await lobby.ask("POST", "/v1/account/app-passwords", {**PHONE, "totp": codes[1]}, token)
+    assert (locked.status_code, code(locked)) == (429, "too_many_attempts")
+    assert "retry-after" in locked.headers
+
+
 @pytest.mark.covers("decisions:A2", "decisions:A4")
 async def test_memberships_count_with_a_second_factor(lobby: Lobby) -> None:
     world = lobby.world
@@ -217,7 +245,7 @@ async def test_memberships_count_with_a_second_factor(lobby: Lobby) -> None:
     assert (await lobby.ask("GET", path, token=token)).status_code == 200
     other = f"/v1/tenants/{world.other_tenant.public_id}/people"
     assert plain(await lobby.ask("GET", other, token=token)) == missing
-    made = await lobby.ask("POST", "/v1/account/app-passwords", {"label": "Phone"}, token)
+    made = await lobby.ask("POST", "/v1/account/app-passwords", {**PHONE, "totp": lobby.code()}, token)
     inside = await lobby.token(made.json()["password"])
     assert plain(await lobby.ask("GET", path, token=inside)) == missing
 

@@ -75,7 +75,9 @@ async def test_changed_by_the_tenants_administrators(lobby: Lobby) -> None:
     assert code(await lobby.enter(PASSWORD)) == "invalid_credentials"
     assert (await lobby.ask("PATCH", path, {"enabled": True}, world.key)).status_code == 200
     token = await lobby.token(PASSWORD)
-    made = (await lobby.ask("POST", "/v1/account/app-passwords", {"label": "Phone"}, token)).json()
+    made = (
+        await lobby.ask("POST", "/v1/account/app-passwords", {"label": "Phone", "current_password": PASSWORD}, token)
+    ).json()
     listed = (await lobby.ask("GET", f"{path}/app-passwords", token=world.key)).json()
     assert [one["id"] for one in listed["data"]] == [made["id"]]
     assert (await lobby.ask("DELETE", f"{path}/app-passwords/{made['id']}", token=world.key)).status_code == 204

@@ -11,7 +11,7 @@ from typing import Final
 from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.models import AppPassword, Person, PersonSession
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
-from postroom.accounts.service.app_passwords import AppPasswords
+from postroom.accounts.service.app_passwords import AppPasswords, check_label
 from postroom.accounts.service.entrance import Entrance
 from postroom.accounts.service.people import check_display_name
 from postroom.accounts.service.sessions import Sessions
@@ -100,10 +100,14 @@ class Account:
             await record(conn, self._ids, now, caller.actor, entry)
         self.sessions.announce(session.person_public_id)
 
-    async def enrol(self, caller: Caller) -> Enrolment:
-        """Raises `permission_denied`, `totp_enabled`."""
-        _refuse_app_password(caller.session)
-        return await self.two_step.enrol(await self.sessions.person(caller.session))
+    async def enrol(self, caller: Caller, password: str) -> Enrolment:
+        """Wants the password once more: a session alone, which may be stolen, gains no right by a second step.
+
+        Raises `permission_denied`, `totp_enabled`, `invalid_credentials`, `too_many_attempts`, `unavailable`.
+        """
+        session = caller.session
+        known, person = await self._again(caller, password)
+        return await self.two_step.enrol(person, session_id=session.id, epoch=known.epoch)
 
     async def confirm(self, caller: Caller, code: str) -> tuple[str, ...]:
         """The recovery codes, shown once. Raises `permission_denied` and as `TwoStep.confirm`."""
@@ -115,16 +119,30 @@ class Account:
         """Wants both steps once more. Raises `permission_denied`, `totp_not_enabled`, `invalid_credentials`,
         `too_many_attempts`, `unavailable`.
         """
-        await self.two_step.disable(await self._again(caller, password), code, caller.actor)
+        _, person = await self._again(caller, password)
+        await self.two_step.disable(person, code, caller.actor)
 
     async def replace_recovery_codes(self, caller: Caller, password: str, code: str) -> tuple[str, ...]:
         """Ten new ones, shown once. Raises as `disable`."""
-        return await self.two_step.replace_codes(await self._again(caller, password), code, caller.actor)
+        _, person = await self._again(caller, password)
+        return await self.two_step.replace_codes(person, code, caller.actor)
 
-    async def create_app_password(self, caller: Caller, label: str) -> tuple[AppPassword, str]:
-        """Raises `permission_denied`, `invalid_request`, `app_password_limit_reached`."""
+    async def create_app_password(
+        self, caller: Caller, label: str, password: str, code: str | None
+    ) -> tuple[AppPassword, str]:
+        """Wants the password once more, and a code where two-step verification is on: it outlives the session.
+
+        Raises `permission_denied`, `invalid_request`, `app_password_limit_reached`, `invalid_credentials`,
+        `totp_required`, `too_many_attempts`, `unavailable`.
+        """
         _refuse_app_password(caller.session)
-        return await self.app_passwords.create(await self.sessions.person(caller.session), label, caller.actor)
+        check_label(label)
+        known, person = await self._again(caller, password)
+        if known.two_step:
+            if not code:
+                raise PostroomError("totp_required")
+            await self.two_step.check(known.person_id, known.person_public_id, code)
+        return await self.app_passwords.create(person, label, caller.actor, epoch=known.epoch)
 
     async def revoke_app_password(self, caller: Caller, public_id: str) -> None:
         """Raises `permission_denied`, `app_password_not_found`."""
@@ -147,11 +165,13 @@ class Account:
         _refuse_app_password(caller.session)
         await self.sessions.revoke_device(await self.sessions.person(caller.session), public_id, caller.actor)
 
-    async def _again(self, caller: Caller, password: str) -> Person:
+    async def _again(self, caller: Caller, password: str) -> tuple[reach.Known, Person]:
         _refuse_app_password(caller.session)
         session = caller.session
-        await self.entrance.confirm_password(session.person_id, session.person_public_id, password, caller.remote)
-        return await self.sessions.person(session)
+        known = await self.entrance.confirm_password(
+            session.person_id, session.person_public_id, password, caller.remote
+        )
+        return known, await self.sessions.person(session)
 
 
 def _refuse_app_password(session: PersonSession) -> None:

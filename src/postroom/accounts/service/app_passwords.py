@@ -43,17 +43,20 @@ class AppPasswords:
         self._db, self._ids, self._clock, self._pepper, self._random = db, ids, clock, pepper, random
         self._changed = changed
 
-    async def create(self, person: Person, label: str, by: Actor) -> tuple[AppPassword, str]:
-        """A new one and its text, which nobody can be shown again. Raises `invalid_request`,
-        `app_password_limit_reached`.
+    async def create(
+        self, person: Person, label: str, by: Actor, *, epoch: int | None = None
+    ) -> tuple[AppPassword, str]:
+        """A new one and its text, which nobody can be shown again. `epoch` is the person's when they proved who they
+        are. Raises `invalid_request`, `app_password_limit_reached`; `invalid_credentials` when what was proved was
+        undone meanwhile.
         """
-        check_name("label", label, MAX_LABEL)
+        check_label(label)
         text = tokens.draw_app_password(self._random)
         now = self._clock.now()
         async with self._db.transaction() as conn:
             # The lock makes the count exact.
-            if not await people_store.lock(conn, person.id):
-                raise PostroomError("person_not_found")
+            if not await people_store.lock(conn, person.id, epoch):
+                raise PostroomError("person_not_found" if epoch is None else "invalid_credentials")
             if await store.count_live(conn, person.id) >= MAX_LIVE:
                 raise PostroomError("app_password_limit_reached", details={"limit": MAX_LIVE})
             made = await store.insert_app_password(
@@ -81,3 +84,8 @@ class AppPasswords:
             entry = Entry("app_password.revoke", "app_password", public_id, details={"person": person.public_id})
             await record(conn, self._ids, now, by, entry)
         self._changed(person.public_id)
+
+
+def check_label(label: str) -> None:
+    """Raises `invalid_request`."""
+    check_name("label", label, MAX_LABEL)

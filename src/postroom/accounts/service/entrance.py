@@ -82,16 +82,21 @@ class Entrance:
             proved = await self._by_app_password(people, password)
             if proved is not None:
                 return proved
-        _refuse_locked(await self._throttle.locked_for(account))
-        known = await self._by_password(people, password)
+        tried = [known for known in people if known.password_hash is not None]
+        guard = await self._throttle.guard(account, [known.person_public_id for known in tried])
+        if guard.is_shut:
+            _refuse_locked(guard.wait)
+        known = await self._by_password([one for one in tried if one.person_public_id in guard.counted], password)
         if known is None:
-            await self._throttle.failed(account, network)
+            await self._throttle.failed(*guard.failing, network)
+            _refuse_locked(guard.wait)  # it may have been right, of somebody who is not tried now
             raise PostroomError("invalid_credentials")
+        theirs = guard.counted[known.person_public_id]
         if known.two_step:
             if not code:
                 raise PostroomError("totp_required")
-            await self._two_step.check(known.person_id, known.person_public_id, code, account, network)
-        await self._throttle.succeeded(account)
+            await self._two_step.check(known.person_id, known.person_public_id, code, theirs, network)
+        await self._throttle.succeeded(theirs)
         return Proved(known.person_id, known.person_public_id, known.epoch, second_factor=known.two_step)
 
     async def _known(self, address: str) -> tuple[str | None, list[reach.Known]]:
@@ -110,10 +115,9 @@ class Entrance:
         return Proved(found.person_id, found.person_public_id, found.epoch, app_password_id=found.app_password_id)
 
     async def _by_password(self, people: list[reach.Known], password: str) -> reach.Known | None:
-        tried = [known for known in people if known.password_hash is not None]
-        if not tried:
+        if not people:
             await self._is_right(None, password)  # as long as it takes for somebody who exists
-        for known in tried:
+        for known in people:
             if await self._is_right(known.password_hash, password):
                 return known
         return None

@@ -123,18 +123,35 @@ class SignIn:
             principal = await self._by_app_password(opening, password)
             if principal is not None:
                 return principal
+        if key_rules.parse(password) is not None:
+            return await self._attempt_with_key(opening, account, network, password, needs)
+        candidates = () if opening is None else opening.candidates
+        guard = await self.throttle.guard(account, [one.person_public_id for one in candidates])
+        if guard.is_shut:
+            return SignInError(SignInFailure.THROTTLED, guard.wait)
+        tried = tuple(one for one in candidates if one.person_public_id in guard.counted)
+        principal = await self._by_password(opening, tried, password)
+        if principal is not None:
+            await self.throttle.succeeded(guard.counted[principal.public_id])
+            return principal
+        await self.throttle.failed(*guard.failing, network)
+        # It may have been right, of somebody who is not tried now.
+        return SignInError(SignInFailure.THROTTLED, guard.wait) if guard.wait else _INVALID
+
+    async def _attempt_with_key(
+        self, opening: store.Opening | None, account: str, network: str, key: str, needs: Permission
+    ) -> Principal | SignInError:
         wait = await self.throttle.locked_for(account)
         if wait:
             return SignInError(SignInFailure.THROTTLED, wait)
-        if key_rules.parse(password) is not None:
-            principal = await self._by_key(opening, password, needs)
-        else:
-            principal = await self._by_password(opening, password)
-        if principal is not None:
+        principal = await self._by_key(opening, key, needs)
+        if principal is None:
+            await self.throttle.failed(account, network)
+            return _INVALID
+        if opening is not None and not opening.candidates:
+            # Else the count is, or was, that of somebody's password, which the agent may be guessing.
             await self.throttle.succeeded(account)
-            return principal
-        await self.throttle.failed(account, network)
-        return _INVALID
+        return principal
 
     async def _by_app_password(self, opening: store.Opening | None, password: str) -> Principal | None:
         if opening is None:
@@ -167,11 +184,13 @@ class SignIn:
             return None
         return principal if principal.may(needs) else None
 
-    async def _by_password(self, opening: store.Opening | None, password: str) -> Principal | None:
-        if opening is None or not opening.candidates:
+    async def _by_password(
+        self, opening: store.Opening | None, candidates: tuple[store.Candidate, ...], password: str
+    ) -> Principal | None:
+        if opening is None or not candidates:
             await self._passwords.verify(None, password[: MAX_LENGTH + 1])
             return None
-        for candidate in opening.candidates:
+        for candidate in candidates:
             verified = await self._passwords.verify(candidate.password_hash, password)
             # The password alone is one step of two: as wrong as any other, here where there is no room for the second.
             if verified.ok and not candidate.two_step:

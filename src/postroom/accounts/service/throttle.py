@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,11 +32,30 @@ class ThrottlePolicy:
         return 3 * self.failures
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whose password may be tried now, and what a failure of theirs counts under.
+
+    `wait` is how many seconds until the rest of them may be tried again; 0 when nobody is left out.
+    """
+
+    counted: Mapping[str, str]
+    """By the public ids of people."""
+    failing: tuple[str, ...]
+    """What a failure counts under."""
+    wait: int
+
+    @property
+    def is_shut(self) -> bool:
+        return not self.failing
+
+
 class Throttle:
     """Failures of accounts and networks, and turns: attempts on one account follow one another within a process.
 
     Failures are counted after the verification: guesses in flight can exceed the account's limit by one for each
-    other process, and the network's limit by what the hashing pool holds.
+    other process, those of a person by one for each of their shared mailboxes too, and the network's limit by what
+    the hashing pool holds.
     """
 
     def __init__(self, db: Database, clock: Clock, hash_key: bytes, policy: ThrottlePolicy) -> None:
@@ -76,6 +95,26 @@ class Throttle:
             if total >= limit:
                 return max(1, round((start + span - now).total_seconds()))
         return 0
+
+    async def guard(self, account: str, people: Sequence[str]) -> Guard:
+        """Who of an account's people may be tried.
+
+        Where there is one, or nobody, the account's own count decides. Where there are more, each has one for
+        themselves, whatever mailbox it is at: they know one another's address, and whoever signs in with a password
+        of their own must not begin anew the count of guesses at somebody else's.
+        """
+        if len(people) < 2:
+            wait = await self.locked_for(account)
+            return Guard({one: account for one in people if not wait}, () if wait else (account,), wait)
+        counted, waits = {}, []
+        for one in people:
+            subject = self.account(one)
+            wait = await self.locked_for(subject)
+            if wait:
+                waits.append(wait)
+            else:
+                counted[one] = subject
+        return Guard(counted, tuple(counted.values()), min(waits, default=0))
 
     async def network_locked_for(self, network: str) -> int:
         return await self.locked_for(network, self.policy.network_failures)

@@ -26,6 +26,8 @@ from postroom.db import Connection, Database
 
 ENROLMENT: Final = timedelta(minutes=10)
 """How long a secret waits to be confirmed."""
+RECENT: Final = timedelta(minutes=10)
+"""How long ago the password may have been given in a session that a code makes one of both steps (A10)."""
 CODES_A_MINUTE: Final = 5
 """Wrong codes of one person within a clock minute (security-privacy A5)."""
 
@@ -93,13 +95,22 @@ class TwoStep:
         pending = row.pending_until is not None and row.pending_until > now
         return TwoStepStatus(TwoStepState.PENDING if pending else TwoStepState.DISABLED, 0)
 
-    async def enrol(self, person: Person) -> Enrolment:
-        """A new secret, which is in force when a code of it was given within ten minutes. Raises `totp_enabled`."""
+    async def enrol(self, person: Person, *, session_id: int | None = None, epoch: int | None = None) -> Enrolment:
+        """A new secret, which is in force when a code of it was given within ten minutes.
+
+        With a session, whoever has it has just given the password, while the person was at `epoch`. Raises
+        `totp_enabled`; `invalid_credentials` when the password was undone meanwhile.
+        """
         secret = self._random(totp.SECRET_BYTES)
         sealed = self._sealer.seal(secret, f"{person.id}:pending")
+        now = self._clock.now()
         async with self._db.transaction() as conn:
-            if not await store.enrol(conn, person.id, sealed, self._clock.now() + ENROLMENT):
+            if not await people_store.lock(conn, person.id, epoch):
+                raise PostroomError("invalid_credentials")
+            if not await store.enrol(conn, person.id, sealed, now + ENROLMENT):
                 raise PostroomError("totp_enabled")
+            if session_id is not None:
+                await session_store.proved_again(conn, session_id, now)
         account = person.contact_email or person.display_name
         return Enrolment(totp.shown_secret(secret), totp.provisioning_uri(secret, account, self._issuer))
 
@@ -107,8 +118,10 @@ class TwoStep:
         """Two-step verification is on from now on; returns the recovery codes, which nobody can be shown again.
 
         Whoever is signed in by mail program with the password alone is signed out; the session counts as opened with
-        both steps. Raises `totp_not_enabled` when nothing waits to be confirmed, `totp_enabled`,
-        `invalid_credentials`, `too_many_attempts`.
+        both steps if the password was given in it within ten minutes: one that was stolen is worth no more.
+
+        Raises `totp_not_enabled` when nothing waits to be confirmed, `totp_enabled`, `invalid_credentials`,
+        `too_many_attempts`.
         """
         async with self._tries(person.public_id), self._db.transaction() as conn:
             now = self._clock.now()
@@ -126,7 +139,7 @@ class TwoStep:
             codes = await self._new_codes(conn, person.id, now)
             await people_store.raise_epoch(conn, person.id)
             if session_id is not None:
-                await session_store.has_second_factor(conn, session_id, now)
+                await session_store.has_second_factor(conn, session_id, now, now - RECENT)
             await record(conn, self._ids, now, by, Entry("totp.enable", "person", person.public_id))
         self._changed(person.public_id)
         return codes

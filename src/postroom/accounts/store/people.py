@@ -59,7 +59,9 @@ UPDATE people SET password_hash = $3, sign_in_epoch = sign_in_epoch + 1, updated
 WHERE id = $1 AND sign_in_epoch = $2 AND enabled RETURNING id
 """
 _RENAME = "UPDATE people SET display_name = $2, updated_at = $3 WHERE id = $1 RETURNING *"
-_LOCK = "SELECT id FROM people WHERE id = $1 FOR NO KEY UPDATE"
+_LOCK = """
+SELECT id FROM people WHERE id = $1 AND sign_in_epoch = coalesce($2, sign_in_epoch) FOR NO KEY UPDATE
+"""
 _REMOVE_GRANT = """
 DELETE FROM mailbox_grants g USING identities i
 WHERE g.tenant_id = $1 AND i.tenant_id = $1 AND i.id = g.mailbox_id AND i.public_id = $2 AND g.person_id = $3
@@ -246,9 +248,9 @@ async def raise_epoch(conn: Connection, person_id: int) -> None:
     await conn.execute(_RAISE_EPOCH, person_id)
 
 
-async def lock(conn: Connection, person_id: int) -> bool:
-    """Nobody else changes the person in this transaction. Whether there is such a person."""
-    return await conn.fetchval(_LOCK, person_id) is not None
+async def lock(conn: Connection, person_id: int, epoch: int | None = None) -> bool:
+    """Nobody else changes the person in this transaction. Whether there is such a person, who still has that epoch."""
+    return await conn.fetchval(_LOCK, person_id, epoch) is not None
 
 
 async def rename(conn: Connection, person_id: int, name: str, now: datetime) -> Person | None:

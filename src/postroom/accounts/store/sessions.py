@@ -57,7 +57,11 @@ _REVOKE_OF_APP_PASSWORD: Final = """
 UPDATE sessions SET revoked_at = $2 WHERE app_password_id = $1 AND revoked_at IS NULL
 """
 _REVOKE_OF_DEVICE: Final = "UPDATE sessions SET revoked_at = $2 WHERE device_id = $1 AND revoked_at IS NULL"
-_SECOND: Final = "UPDATE sessions SET second_factor = true, authenticated_at = $2 WHERE id = $1"
+_AGAIN: Final = "UPDATE sessions SET authenticated_at = $2 WHERE id = $1"
+# What the row says counts: the session that the request began with may be older.
+_SECOND: Final = """
+UPDATE sessions SET second_factor = true, authenticated_at = $2 WHERE id = $1 AND authenticated_at >= $3
+"""
 _PRUNE: Final = """
 DELETE FROM sessions WHERE id IN (
   SELECT id FROM sessions WHERE expires_at < $1 OR revoked_at < $1 ORDER BY id LIMIT 1000)
@@ -149,9 +153,14 @@ async def revoke_of_app_password(conn: Connection, app_password_id: int, now: da
     await conn.execute(_REVOKE_OF_APP_PASSWORD, app_password_id, now)
 
 
-async def has_second_factor(conn: Connection, session_id: int, now: datetime) -> None:
-    """From now on the session counts as opened with a second factor."""
-    await conn.execute(_SECOND, session_id, now)
+async def proved_again(conn: Connection, session_id: int, now: datetime) -> None:
+    """Whoever has the session gave the password once more."""
+    await conn.execute(_AGAIN, session_id, now)
+
+
+async def has_second_factor(conn: Connection, session_id: int, now: datetime, since: datetime) -> None:
+    """From now on the session counts as opened with a second factor, if the password was given in it since then."""
+    await conn.execute(_SECOND, session_id, now, since)
 
 
 async def put_device(conn: Connection, public_id: str, person_id: int, device: NewDevice, now: datetime) -> int:

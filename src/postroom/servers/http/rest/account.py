@@ -100,8 +100,8 @@ class _Routes:
     async def totp(self, call: CurrentCall) -> Response:
         return JsonAnswer(schemas.totp(await self._account.two_step.status(_session(call).person_id)))
 
-    async def enrol(self, call: CurrentCall) -> Response:
-        made = await self._account.enrol(self._caller(call))
+    async def enrol(self, body: schemas.TotpEnrolRequest, call: CurrentCall) -> Response:
+        made = await self._account.enrol(self._caller(call), body.current_password)
         return JsonAnswer({"secret": made.secret, "uri": made.uri}, 201)
 
     async def confirm(self, body: schemas.TotpConfirmRequest, call: CurrentCall) -> Response:
@@ -126,7 +126,9 @@ class _Routes:
         )
 
     async def create_app_password(self, body: schemas.AppPasswordCreateRequest, call: CurrentCall) -> Response:
-        made, text = await self._account.create_app_password(self._caller(call), body.label)
+        made, text = await self._account.create_app_password(
+            self._caller(call), body.label, body.current_password, body.totp
+        )
         return JsonAnswer(schemas.app_password(made) | {"password": text}, 201)
 
     async def revoke_app_password(self, app_password_id: fields.AppPasswordId, call: CurrentCall) -> Response:
@@ -228,7 +230,8 @@ def register(table: RouteTable, services: HttpServices) -> None:
     add("GET", "/totp", "getTotp", routes.totp, "Whether two-step verification is on", {200: schemas.TotpStatus})
     add(
         *("POST", "/totp", "enrolTotp", routes.enrol, "Begin two-step verification"),
-        *({201: schemas.TotpEnrolment}, {409: ("totp_enabled",)}),
+        *({201: schemas.TotpEnrolment}, {**confirm, 409: ("totp_enabled",)}),
+        body=True,
     )
     add(
         *("POST", "/totp/confirm", "confirmTotp", routes.confirm, "Turn two-step verification on"),
@@ -251,7 +254,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
     add(
         *("POST", "/app-passwords", "createAppPassword", routes.create_app_password),
         *("A password for one mail program, shown once", {201: schemas.AppPasswordCreated}),
-        {422: ("app_password_limit_reached",)},
+        {**confirm, 401: ("invalid_credentials", "totp_required"), 422: ("app_password_limit_reached",)},
         body=True,
     )
     add(

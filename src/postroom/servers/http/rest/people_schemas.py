@@ -76,6 +76,10 @@ class PasswordChangeRequest(fields.RequestBody):
     new_password: Secret
 
 
+class TotpEnrolRequest(fields.RequestBody):
+    current_password: Secret
+
+
 class TotpConfirmRequest(fields.RequestBody):
     code: Code
 
@@ -88,7 +92,11 @@ class BothStepsRequest(fields.RequestBody):
 
 
 class AppPasswordCreateRequest(fields.RequestBody):
+    """`totp`: a code of the app, or a recovery code; wanted where two-step verification is on."""
+
     label: ShortText
+    current_password: Secret
+    totp: Annotated[Code | None, NotNull()] = None
 
 
 class PersonCreateRequest(fields.RequestBody):
