@@ -223,6 +223,7 @@ class Ours:
             DirectConfig("mx.agents.example", policy, port=port),
             Names(),
             Breakers(database, CLOCK),
+            CLOCK,
             random=random.random,
             new_id=lambda group: f"direct:{ids.ulid()}",
         )

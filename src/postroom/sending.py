@@ -409,6 +409,7 @@ class MailOut:
                 ),
                 core.resolver,
                 breakers,
+                core.clock,
                 random=random.random,
                 new_id=lambda _: f"direct:{core.ids.ulid()}",
                 links=Links(queue.max_connections_per_host),

@@ -125,6 +125,7 @@ class Crossroads:
             DirectConfig(HOSTNAME, RoutePolicy(family=Family.IPV4_ONLY), SOON),
             self.net.dns,
             Breakers(office.db, office.clock),
+            office.clock,
             random=random.Random(7).random,
             new_id=new_id,
             connect=self.net.connect,

@@ -127,6 +127,7 @@ class MailRoom:
             DirectConfig(HOSTNAME, policy or RoutePolicy(family=Family.IPV4_ONLY), timeouts),
             net.dns,
             breakers,
+            clock,
             random=chance.random,
             new_id=new_id,
             links=links,

@@ -63,9 +63,15 @@ async def begun(room: MailRoom) -> int:
         return int(await conn.fetchval(BEGUN))
 
 
-async def until_begun(room: MailRoom, more_than: int) -> int:
+RECORDED = "SELECT count(*) FROM deliveries WHERE status = 'delivered'"
+
+
+async def until_begun(room: MailRoom, mx: FakeMx, more_than: int) -> int:
+    """How many are begun, once more are than there are connections, and what was taken is recorded as that."""
     for _ in range(1000):
-        if (count := await begun(room)) > more_than:
+        async with room.db.acquire() as conn:
+            recorded = await conn.fetchval(RECORDED) == len(mx.delivered)
+        if recorded and (count := await begun(room)) > more_than:
             return count
         await asyncio.sleep(0.01)
     raise AssertionError("nothing is begun ahead")
@@ -90,7 +96,7 @@ async def test_whoever_is_told_to_stop_takes_back_what_was_begun_and_not_sent(ro
     async with FakeMx() as mx:
         room.net.add("example.com", mx)
         dispatcher, working = await stalled(room, mx, 60)
-        count = await until_begun(room, CONNECTIONS)
+        count = await until_begun(room, mx, CONNECTIONS)
         assert count <= CONNECTIONS * (1 + MAX_AHEAD)
         draining = asyncio.create_task(dispatcher.drain(30))
         await asyncio.sleep(0)
@@ -111,7 +117,7 @@ async def test_a_killed_worker_leaves_what_it_had_begun_as_uncertain_and_nothing
     async with FakeMx() as mx:
         room.net.add("example.com", mx)
         _, working = await stalled(room, mx, 60)
-        await until_begun(room, CONNECTIONS)
+        await until_begun(room, mx, CONNECTIONS)
         working.cancel()  # as a kill does, it gives nothing back
         await asyncio.gather(working, return_exceptions=True)
         count = await begun(room)

@@ -156,7 +156,7 @@ class _Reader:
         if not text.strip() and pages:
             text = self._joined(pages)
         if not text.strip():
-            text = self._unpacked()
+            text = self._unpacked() or text
         # Where nothing is quoted, the new text is the text, which the writer keeps once.
         text, over = cut_text(text.rstrip("\n"), self._limit)
         self._truncated |= over

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from postroom.base.clock import Clock
 from postroom.net.dns_types import Resolver
 from postroom.net.mx import NoSuchDomain, NullMx, RouteError, RoutePolicy
 from postroom.net.route import route as find_route
@@ -52,7 +53,7 @@ class DirectConfig:
 @dataclass(frozen=True, slots=True)
 class _Way:
     """A domain's hosts, each with its addresses, in the order to try them; the scope of its breaker; until when it
-    serves, in the loop's time."""
+    serves, by the monotonic clock."""
 
     hosts: tuple[tuple[Endpoint, ...], ...]
     scope: str
@@ -67,6 +68,7 @@ class Direct:
         config: DirectConfig,
         resolver: Resolver,
         breakers: Breakers,
+        clock: Clock,
         *,
         random: Callable[[], float],
         new_id: NewMessageId,
@@ -77,6 +79,7 @@ class Direct:
         self._config = config
         self._resolver = resolver
         self._breakers = breakers
+        self._clock = clock
         self._random = random
         self._new_id = new_id
         self._links = links or Links()
@@ -101,7 +104,7 @@ class Direct:
     async def _way(self, domain: str) -> _Way:
         """Raises RouteError. For a moment the way of the message before serves: what goes to a domain one after the
         other keeps its connections, and equal hosts take turns all the same."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         known = self._ways.get(domain)
         if known is not None and now < known.until:
             return known
