@@ -408,3 +408,12 @@ def test_either_of_two_names_makes_a_file_risky() -> None:
     )
     (found,) = describe(b"", raw, NOW).attachments
     assert (found.filename, found.risk) == ("a.pdf", "executable")
+
+
+@pytest.mark.covers("edge:B10")
+def test_a_program_that_is_called_a_text_is_listed() -> None:
+    head = b"From: a@example.com\r\nMIME-Version: 1.0\r\nContent-Type: text/plain; name=%b\r\n"
+    program = base64.encodebytes(b"MZ\x90\x00" + bytes(60)).replace(b"\n", b"\r\n")
+    (found,) = describe(b"", head % b"a.exe" + b"Content-Transfer-Encoding: base64\r\n\r\n" + program, NOW).attachments
+    assert (found.part_path, found.filename, found.risk) == ("1", "a.exe", "executable")
+    assert describe(b"", head % b"notes.txt" + b"\r\nHello\r\n", NOW).attachments == ()

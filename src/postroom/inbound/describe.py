@@ -238,7 +238,8 @@ def _verifications(subject: str, found: Reading, senders: Sequence[Address]) -> 
 def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable[PartInfo]:
     """Attachments with what they are and what makes them dangerous. Raises `TooMuchToRead` where that takes long and
     there is no time."""
-    for one in body.attachments(message, full)[:MAX_ATTACHMENTS]:
+    texts = body.named_texts(message, full)
+    for one in (*body.attachments(message, full), *texts)[:MAX_ATTACHMENTS]:
         part = mime.find_part(message.root, one.path)
         data = b"" if part is None else decoded(full, part)
         holds_more = is_tnef(data)
@@ -251,6 +252,8 @@ def _attachments(full: bytes, message: mime.Message, *, quick: bool) -> Iterable
             if quick and (part.nested is None or body.body_parts(part.nested).attachments):
                 raise TooMuchToRead
             risk = packed.worst_within(full, part)
+        if risk is None and one in texts:
+            continue  # it is the text of the message, and no more
         found = replace(_part_info(one), sniffed_type=sniffed, risk=None if risk is None else risk.value)
         if holds_more:
             yield from packed.opened(found, data)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from postroom.mail import charset
 from postroom.mail.header import decode_words
-from postroom.mail.mime import Message, Part, nested_subject
+from postroom.mail.mime import Message, Part, nested_subject, walk
 from postroom.mail.transfer import decoded, decoded_size
 
 TEXT_LIMIT: Final = 512 * 1024
@@ -229,6 +229,15 @@ def attachments(message: Message, raw: bytes | None = None) -> list[AttachmentIn
     listed = {item.path: item for item in (*parts.attachments, *parts.text, *parts.html)}
     body = {item.path for item in (*parts.text, *parts.html) if item.part.type == "text"}
     return [_describe(item, raw) for path, item in sorted(listed.items()) if path not in body]
+
+
+def named_texts(message: Message, raw: bytes) -> list[AttachmentInfo]:
+    """Body texts that give themselves the name of a file: they are read, and a program may be called a text."""
+    if not any("name" in part.params or "filename" in part.disposition_params for _, part in walk(message.root)):
+        return []  # as in nearly all mail
+    parts = body_parts(message.root)
+    named = {item.path: item for item in (*parts.text, *parts.html) if item.part.type == "text" and filename(item.part)}
+    return [_describe(item, raw) for _, item in sorted(named.items())]
 
 
 def _describe(item: NumberedPart, raw: bytes | None) -> AttachmentInfo:
