@@ -92,7 +92,10 @@ async def stalled(room: MailRoom, mx: FakeMx, messages: int) -> tuple[Any, async
 
 
 @pytest.mark.covers("mail-server:C3", "edge:G2")
-async def test_whoever_is_told_to_stop_takes_back_what_was_begun_and_not_sent(room: MailRoom) -> None:
+async def test_whoever_is_told_to_stop_takes_back_what_was_begun_and_not_sent(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "REVOKE_SECONDS", 3600)
     async with FakeMx() as mx:
         room.net.add("example.com", mx)
         dispatcher, working = await stalled(room, mx, 60)
@@ -113,7 +116,10 @@ async def test_whoever_is_told_to_stop_takes_back_what_was_begun_and_not_sent(ro
 
 
 @pytest.mark.covers("mail-server:C3", "edge:G2", "NFR-REL-1")
-async def test_a_killed_worker_leaves_what_it_had_begun_as_uncertain_and_nothing_is_sent_twice(room: MailRoom) -> None:
+async def test_a_killed_worker_leaves_what_it_had_begun_as_uncertain_and_nothing_is_sent_twice(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "REVOKE_SECONDS", 3600)
     async with FakeMx() as mx:
         room.net.add("example.com", mx)
         _, working = await stalled(room, mx, 60)
