@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.app import open_core, open_postgres
+from postroom.base import interruption
 from postroom.base import log as base_log
 from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import Settings
@@ -218,11 +219,19 @@ class _Children:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """An event that SIGTERM and SIGINT set, or have set already."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    # One that came between two handlers would be nobody's: it waits until both are there.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop.set)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if interruption.was_asked():
+        stop.set()
     return stop
 
 

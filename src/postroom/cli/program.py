@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 import typer
 import typer.core
 
+from postroom.base import interruption
 from postroom.base import log as base_log
 from postroom.cli.failures import Exit, describe
 from postroom.cli.output import Mode, Output
@@ -137,6 +138,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """SIGTERM ends a command as Ctrl-C does: what it started is stopped. Servers install handlers of their own."""
+    interruption.note()
     raise Interrupted
 
 
