@@ -142,7 +142,10 @@ class Batches:
         given = [_believed(one.letter.date) or now for one in batch]
         dates = [min(date, now) for date in given]
         contents = await asyncio.gather(
-            *(self._parser.describe(b"", one.letter.raw, at) for one, at in zip(batch, dates, strict=True))
+            *(
+                self._parser.describe(b"", one.letter.raw, at, with_codes=False)
+                for one, at in zip(batch, dates, strict=True)
+            )
         )
         done = Stored()
         ready: list[_Ready] = []
