@@ -307,7 +307,7 @@ def test_dkimpy_agrees_about_changes(where: int, removed: int, put: bytes) -> No
         # It takes lines that are no fields, instances of one field among other text, and unknown fields without i=; and
         # a CR alone for white space, which RFC 5322 §2.2 has nowhere in a field.
         known = ours.reason in (ArcReason.MALFORMED_MESSAGE, ArcReason.MALFORMED_FIELD, ArcReason.NO_CHAIN)
-        assert known or re.search(rb"\r(?!\n)", raw)
+        assert known or re.search(rb"\r(?!\n)", raw.partition(b"\r\n\r\n")[0])
 
 
 @settings(max_examples=200, deadline=None)
