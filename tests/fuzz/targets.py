@@ -32,6 +32,7 @@ from postroom.mail.params import parse_content_type, parse_disposition, text_of
 from postroom.mail.tree import pack_tree, unpack_tree
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError
+from postroom.mailbox.gleaned import glean
 from postroom.servers.imap.capabilities import options
 from tests.fuzz.kinds import attachment_sniff, dsn_parse, tnef_parse
 from tests.fuzz.reading import quote_strip, refs_extract, sanitize
@@ -63,14 +64,15 @@ def mime_parse(data: bytes) -> None:
     # What the database refuses would be mail that nobody can ever deliver.
     for found in (content.auth, content.automated):
         assert b"\\u0000" not in orjson.dumps(found)
+    gleaned = glean(content.subject, content.extracted_text)
     for value in (
-        content.language or "",
-        *(ref.value for ref in content.refs),
+        gleaned.language or "",
+        *(ref.value for ref in gleaned.refs),
         *(v.value for v in content.verifications),
     ):
         assert "\0" not in value
         value.encode()
-    assert all(0 < len(ref.value) <= 64 for ref in content.refs)
+    assert all(0 < len(ref.value) <= 64 for ref in gleaned.refs)
     assert len(orjson.dumps(content.automated)) <= 64 * 1024
     assert content.sender is None or content.sender.name.isprintable()
 

@@ -16,10 +16,8 @@ from postroom.mail.address import Address
 from postroom.mail.content import EMPTY, Reading, TooMuchToRead, read
 from postroom.mail.impersonation import display_name_spoof, reply_to_mismatch
 from postroom.mail.invisible import TOLERATED_ZERO_WIDTH, Stripped, strip_invisible, visible
-from postroom.mail.language import language
 from postroom.mail.links import is_deceptive
 from postroom.mail.protection import protection
-from postroom.mail.refs import RefRules, extract
 from postroom.mail.safety import UNKNOWN, Risk, inspect
 from postroom.mail.subject import clean_subject, normalise_subject
 from postroom.mail.tnef import is_tnef
@@ -28,7 +26,7 @@ from postroom.mail.tree import pack_tree
 from postroom.mail.verification import find_verification
 from postroom.mailauth.organisational import organisational_domain
 from postroom.mailbox.folding import fold
-from postroom.mailbox.models import Content, Mailpoint, PartInfo, RecipientKind, RefInfo, Verification
+from postroom.mailbox.models import Content, Mailpoint, PartInfo, RecipientKind, Verification
 
 MAX_NAME: Final = 256
 MAX_SUBJECT: Final = 998
@@ -204,12 +202,8 @@ def _content(
         body_structure=imap_data.bodystructure(message.root),
         part_tree=pack_tree(message.root),
         attachments=attachments,
-        language=language(found.extracted_text),
         auth=_signature(full, message),
         automated=_evidence(kind),
-        refs=tuple(
-            RefInfo(*ref) for ref in extract((("subject", subject), ("body", found.extracted_text)), RefRules())
-        ),
         verifications=tuple(_verifications(subject, found, senders)) if with_codes else (),
     )
 

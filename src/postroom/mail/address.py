@@ -7,6 +7,7 @@ The tolerant reader never raises and takes linear time. It works on text in whic
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from postroom.mail import charset
@@ -16,6 +17,8 @@ MAX_ADDRESSES: Final = 10_000
 MAX_FIELDS: Final = 100
 """Fields of one name that are read; RFC 5322 §3.6 allows one."""
 
+_SHORT: Final = 512
+"""Octets of the fields of one name that are remembered for a while."""
 _TOKENS: Final = 400
 """Tokens of unusual lists that are read for the fields of one name, beside those that make mailboxes."""
 _TOKENS_OF_MAILBOX: Final = 16
@@ -73,7 +76,7 @@ _SIMPLE: Final = re.compile(
 class RawList(NamedTuple):
     """Mailboxes and group edges of the fields of one name; `complete` when nothing of them was left out."""
 
-    boxes: list[RawMailbox]
+    boxes: Sequence[RawMailbox]
     complete: bool
 
 
@@ -87,6 +90,21 @@ def read_raw_list(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> RawLis
     It stops after `limit` of them, after `MAX_FIELDS` fields, and when what is no ordinary list costs more effort than
     any list of people would: the header of a message is read while others wait.
     """
+    if sum(map(len, values)) <= _SHORT:
+        # Of one message it is read several times, and the same people write again and again.
+        known = _short_list(tuple(values))
+        if len(known.boxes) < limit:
+            return known
+    return _read_fields(values, limit)
+
+
+@lru_cache(maxsize=512)
+def _short_list(values: tuple[bytes, ...]) -> RawList:
+    boxes, complete = _read_fields(values, MAX_ADDRESSES)
+    return RawList(tuple(boxes), complete)
+
+
+def _read_fields(values: Sequence[bytes], limit: int) -> RawList:
     boxes: list[RawMailbox] = []
     effort = _Effort()
     for value in values[:MAX_FIELDS]:
@@ -95,7 +113,7 @@ def read_raw_list(values: Sequence[bytes], limit: int = MAX_ADDRESSES) -> RawLis
     return RawList(boxes, len(values) <= MAX_FIELDS)
 
 
-def parse_raw_list(value: bytes) -> list[RawMailbox]:
+def parse_raw_list(value: bytes) -> Sequence[RawMailbox]:
     """Mailboxes and group edges of an address field's raw value, at most about 10,000, undecoded."""
     return read_raw_list((value,)).boxes
 

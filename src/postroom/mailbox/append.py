@@ -72,7 +72,6 @@ class _Batch:
         self.new: list[tuple[object, ...]] = []
         self.recipients: list[tuple[object, ...]] = []
         self.attachments: list[tuple[object, ...]] = []
-        self.refs: list[tuple[object, ...]] = []
         self.verifications: list[tuple[object, ...]] = []
         self.events: list[tuple[object, ...]] = []
 
@@ -350,7 +349,6 @@ class _Batch:
                     part.risk,
                 )
             )
-        self.refs += ((n, ref.kind, ref.value, ref.source) for ref in m.content.refs)
         if m.content.verifications and m.content.verdict == "pass":
             expires_at = m.received_at + VERIFICATION_LIFE
             self.verifications += (
@@ -389,7 +387,6 @@ class _Batch:
             [thread_row(self.boxes[box_id], t) for (box_id, _), t in self.threads.items() if t.dirty],
             self.recipients,
             self.attachments,
-            self.refs,
             self.verifications,
             self.events,
             [folder_row(f) for f in {f.id: f for f in self.folders.values() if f.dirty}.values()],

@@ -117,7 +117,6 @@ ATTACHMENTS: Final = RowSet(
     disposition text, content_id text, sniffed_type text, risk text
     """,
 )
-REFS: Final = RowSet("ingest_ref", "k", "n bigint, kind text, value text, source text")
 VERIFICATIONS: Final = RowSet(
     "ingest_verification", "v", "n bigint, kind text, value text, sender_domain text, expires_at timestamptz"
 )
@@ -141,7 +140,7 @@ MAILBOX_STATE: Final = RowSet(
     """,
 )
 
-ROW_SETS: Final = (NEW, THREADS, RECIPIENTS, ATTACHMENTS, REFS, VERIFICATIONS, EVENTS, FOLDER_STATE, MAILBOX_STATE)
+ROW_SETS: Final = (NEW, THREADS, RECIPIENTS, ATTACHMENTS, VERIFICATIONS, EVENTS, FOLDER_STATE, MAILBOX_STATE)
 
 # Everything a batch writes; `now` is $1. `new` draws the row keys under the mailbox locks, in the order of the arrays.
 _WRITE: Final = """
@@ -167,12 +166,12 @@ WITH new AS MATERIALIZED (
                                from_name,
                         delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at,
                                received_at, kind,
-                        verdict, facts, parser_version, envelope, body_structure, part_tree, language, auth, automated)
+                        verdict, facts, parser_version, envelope, body_structure, part_tree, auth, automated)
   SELECT tenant_id, id, public_id, mailbox_id, thread_seq, source, direction, status, rfc_message_id, in_reply_to,
          string_to_array(reference_ids, ' '), raw_sha256, body_sha256, blob_key, raw_size, raw_prefix_len, from_address,
          from_name, delivered_to, is_bcc, is_primary_recipient, subject, subject_fold, snippet, sent_at, received_at,
                 kind,
-         verdict, string_to_array(facts, ' '), parser_version, envelope, body_structure, part_tree, language,
+         verdict, string_to_array(facts, ' '), parser_version, envelope, body_structure, part_tree,
          auth::jsonb, automated::jsonb
   FROM new
 ), w_texts AS (
@@ -193,9 +192,6 @@ WITH new AS MATERIALIZED (
   SELECT new.tenant_id, new.id, a.position, a.public_id, a.part_path, a.filename, a.content_type, a.size, a.disposition,
          a.content_id, a.sniffed_type, a.risk
   FROM {attachments} JOIN new USING (n)
-), w_refs AS (
-  INSERT INTO refs (tenant_id, message_id, kind, value, source, mailbox_id)
-  SELECT new.tenant_id, new.id, k.kind, k.value, k.source, new.mailbox_id FROM {refs} JOIN new USING (n)
 ), w_verifications AS (
   INSERT INTO verifications (tenant_id, message_id, kind, value, sender_domain, mailbox_id, expires_at)
   SELECT new.tenant_id, new.id, v.kind, v.value, v.sender_domain, new.mailbox_id, v.expires_at
@@ -224,9 +220,7 @@ SELECT tenant_id, mailbox_id, min(id), max(id), $1 FROM new GROUP BY tenant_id, 
 
 
 def _number_parameters() -> str:
-    names = (
-        *("new", "threads", "recipients", "attachments", "refs", "verifications", "events", "folders", "mailboxes"),
-    )
+    names = (*("new", "threads", "recipients", "attachments", "verifications", "events", "folders", "mailboxes"),)
     sources = {name: rows.source(n) for n, (name, rows) in enumerate(zip(names, ROW_SETS, strict=True), start=2)}
     return _WRITE.format(**sources)
 

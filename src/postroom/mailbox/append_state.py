@@ -188,7 +188,7 @@ def message_row(
         m.internal_date,
         " ".join(m.flags),
         box.change_seq,
-        c.language,
+        None,  # the language, which is found later (`gleaned`)
         None if c.auth is None else orjson.dumps(c.auth).decode(),
         None if c.automated is None else orjson.dumps(c.automated).decode(),
     )

@@ -35,10 +35,8 @@ def _degraded(content: Content) -> Content:
         html=None,
         extracted_text="",
         attachments=(),
-        language=None,
         auth=None,
         automated=None,
-        refs=(),
         verifications=(),
         facts=tuple(dict.fromkeys((*content.facts, "parse_degraded"))),
     )

@@ -201,13 +201,10 @@ class Content:
     body_structure: bytes
     part_tree: bytes
     attachments: tuple[PartInfo, ...]
-    language: str | None = None
-    """BCP 47 primary tag of the text, where it can be told."""
     auth: Mapping[str, Any] | None = None
     """The results of SPF, DKIM, DMARC and ARC (inbound.md §17, step 8), as JSON has them."""
     automated: Mapping[str, Any] | None = None
     """Evidence of what `kind` says, and what reports and calendars hold (inbound.md §16), as JSON has them."""
-    refs: tuple[RefInfo, ...] = ()
     verifications: tuple[Verification, ...] = ()
 
 

@@ -7,6 +7,7 @@ read state are those of the oldest placement (A5). Message texts are read only w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ import orjson
 from postroom.base.errors import PostroomError
 from postroom.db import Connection, Database
 from postroom.mailbox import query_sql as sql
+from postroom.mailbox.gleaned import MAX_CHARS, Gleaned, glean_aside
 from postroom.mailbox.models import Direction, MailboxRef, Mailpoint, PartInfo, RecipientKind, RefInfo
 from postroom.mailbox.rules import is_read, labels
 from postroom.mailbox.verifications import Released, release
@@ -301,9 +303,16 @@ class MessageQueries:
             people = _by_message(await _children(conn, sql.RECIPIENTS, ref, keys))
             files = _by_message(await _children(conn, sql.ATTACHMENTS, ref, keys))
             refs = _by_message(await _children(conn, sql.REFS, ref, keys))
-        return [
-            _message(row, people.get(row["id"], ()), files.get(row["id"], ()), refs.get(row["id"], ())) for row in rows
-        ]
+            unread = {row["id"]: row["subject"] for row in rows if not row["gleaned"]}
+            texts = await conn.fetch(sql.NEW_TEXTS, ref.tenant_id, list(unread), MAX_CHARS) if unread else ()
+        found = {
+            row["id"]: Gleaned(row["language"], tuple(_ref(one) for one in refs.get(row["id"], ()))) for row in rows
+        }
+        for text in texts:
+            # The indexer comes by later.
+            found[text["message_id"]] = await glean_aside(unread[text["message_id"]], text["text"])
+            await asyncio.sleep(0)
+        return [_message(row, people.get(row["id"], ()), files.get(row["id"], ()), found[row["id"]]) for row in rows]
 
     async def _threads(self, query: sql.Query, limit: int) -> list[ThreadView]:
         statement = query.threads(limit)
@@ -331,9 +340,10 @@ def _message(
     row: asyncpg.Record,
     people: Sequence[asyncpg.Record],
     files: Sequence[asyncpg.Record],
-    refs: Sequence[asyncpg.Record],
+    gleaned: Gleaned,
 ) -> MessageView:
     values: dict[str, Any] = dict(row)
+    del values["gleaned"], values["language"]
     flags = values.pop("flags") or ()
     address, name = values.pop("from_address"), values.pop("from_name")
     recipients: dict[str, list[Mailpoint]] = {kind.value: [] for kind in RecipientKind}
@@ -355,9 +365,14 @@ def _message(
         reference_ids=tuple(values.pop("reference_ids")),
         prefix_len=values.pop("raw_prefix_len"),
         auth=_json(values.pop("auth")),
-        refs=tuple(RefInfo(ref["kind"], ref["value"], ref["source"]) for ref in refs),
+        language=gleaned.language,
+        refs=gleaned.refs,
         **values,
     )
+
+
+def _ref(row: asyncpg.Record) -> RefInfo:
+    return RefInfo(row["kind"], row["value"], row["source"])
 
 
 def _json(text: str | None) -> Mapping[str, Any] | None:

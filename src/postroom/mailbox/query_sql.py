@@ -71,7 +71,8 @@ _MESSAGES: Final = """
 SELECT m.id, m.public_id, t.public_id AS thread_id, b.identity_public_id AS identity_id, m.direction, m.status,
        m.from_address, m.from_name, m.delivered_to, m.is_bcc, m.is_primary_recipient, m.subject, m.snippet, m.sent_at,
        m.received_at, m.kind, m.verdict, m.facts, m.rfc_message_id, m.in_reply_to, m.reference_ids, m.blob_key,
-       m.raw_size, m.raw_prefix_len, m.flags, m.language, m.auth::text AS auth,
+       m.raw_size, m.raw_prefix_len, m.flags, m.auth::text AS auth,
+       coalesce(w.language, m.language) AS language, coalesce(w.gleaned, false) AS gleaned,
        CASE WHEN ?::bool THEN coalesce(x.extracted_text, x.text) END AS extracted_text,
        CASE WHEN ?::bool THEN x.text END AS text,
        CASE WHEN ?::bool THEN x.html END AS html
@@ -87,6 +88,9 @@ _MESSAGES_END: Final = """
 JOIN mailboxes b ON b.tenant_id = m.tenant_id AND b.id = m.mailbox_id
 JOIN threads t ON t.tenant_id = m.tenant_id AND t.mailbox_id = m.mailbox_id AND t.seq = m.thread_seq
 LEFT JOIN message_texts x ON x.tenant_id = m.tenant_id AND x.message_id = m.id
+LEFT JOIN LATERAL (
+  SELECT w.language, w.gleaned FROM message_words w WHERE w.tenant_id = m.tenant_id AND w.message_id = m.id LIMIT 1
+) w ON true
 """
 
 _THREADS: Final = """
@@ -130,6 +134,11 @@ WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, po
 REFS: Final = """
 SELECT message_id, kind, value, source FROM refs
 WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, kind, value, source
+"""
+
+NEW_TEXTS: Final = """
+SELECT message_id, left(coalesce(extracted_text, text), $3) AS text FROM message_texts
+WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[])
 """
 
 ATTACHMENT: Final = """

@@ -5,6 +5,8 @@ A *word* is a run of letters, digits and underscores of the folded text. Each me
 piece. So a substring becomes words, the words become messages, and the caller verifies on the text. What is not indexed
 yet, and what could not be indexed completely, is always among the candidates: a message is findable from the moment it
 is stored.
+
+What else the text says, its language and references, is found with the words (`gleaned`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from postroom.db.claim import Claim, ClaimQueue, ClaimSpec, Finish
 from postroom.db.pool import Connection, Database
 from postroom.mail.header import Headers
 from postroom.mailbox.folding import fold
+from postroom.mailbox.gleaned import Gleaned, glean_aside
 from postroom.mailbox.models import MailboxRef
 
 log = base_log.get("words")
@@ -52,8 +55,8 @@ _PORTION: Final = 256
 """Messages whose texts are held in memory, and whose words are written, at a time."""
 MAX_HEADER: Final = 64 * 1024
 """Octets of a header that are indexed; a longer one makes the message's words incomplete."""
-_SLICE: Final = 8
-"""Messages whose words are taken in one go of the loop, about a millisecond."""
+_SLICE: Final = 4
+"""Messages whose texts are read in one go of the loop, about a millisecond."""
 
 QUEUE: Final = ClaimQueue(
     ClaimSpec(
@@ -89,6 +92,7 @@ ReadSpans = Callable[[Sequence[Span]], Awaitable[Sequence[bytes | StorageError]]
 # What a relay passes on is nobody's to search.
 _MESSAGES: Final = """
 SELECT m.tenant_id, m.mailbox_id, m.id, m.blob_key, m.subject, m.from_name, m.from_address, x.text,
+       coalesce(x.extracted_text, x.text) AS new_text,
        (SELECT string_agg(r.address || ' ' || r.name, ' ') FROM recipients r
         WHERE r.tenant_id = m.tenant_id AND r.message_id = m.id) AS recipients,
        (SELECT string_agg(a.filename, ' ') FROM attachments a
@@ -106,12 +110,22 @@ WHERE NOT EXISTS (
 _TEXT_COLUMNS: Final = ("subject", "from_name", "from_address", "recipients", "filenames", "text")
 
 _INSERT: Final = """
-INSERT INTO message_words (tenant_id, mailbox_id, message_id, words, complete)
-SELECT u.tenant_id, u.mailbox_id, u.message_id, array_to_tsvector(string_to_array(u.words, ' ')), u.complete
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bool[])
-     AS u (tenant_id, mailbox_id, message_id, words, complete)
+INSERT INTO message_words (tenant_id, mailbox_id, message_id, words, complete, language, gleaned)
+SELECT u.tenant_id, u.mailbox_id, u.message_id, array_to_tsvector(string_to_array(u.words, ' ')), u.complete,
+       u.language, true
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bool[], $6::text[])
+     AS u (tenant_id, mailbox_id, message_id, words, complete, language)
 WHERE EXISTS (SELECT FROM messages m WHERE m.tenant_id = u.tenant_id AND m.id = u.message_id FOR KEY SHARE)
 ON CONFLICT (tenant_id, message_id) DO NOTHING
+"""
+
+_INSERT_REFS: Final = """
+INSERT INTO refs (tenant_id, mailbox_id, message_id, kind, value, source)
+SELECT u.tenant_id, u.mailbox_id, u.message_id, u.kind, u.value, u.source
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[])
+     AS u (tenant_id, mailbox_id, message_id, kind, value, source)
+WHERE EXISTS (SELECT FROM messages m WHERE m.tenant_id = u.tenant_id AND m.id = u.message_id FOR KEY SHARE)
+ON CONFLICT DO NOTHING
 """
 
 _LEARN: Final = "INSERT INTO lexicon (word) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
@@ -315,7 +329,8 @@ class WordIndexer:
     async def _index(self, claims: Sequence[Claim]) -> None:
         async with self._database.acquire() as conn:
             rows = await conn.fetch(_MESSAGES, *_columns(claims))
-        indexed: list[tuple[int, int, int, str, bool]] = []
+        indexed: list[tuple[int, int, int, str, bool, str | None]] = []
+        refs: list[tuple[int, int, int, str, str, str]] = []
         fresh: set[str] = set()
         headers = await self._read_spans([Span(row["blob_key"], 0, MAX_HEADER) for row in rows])
         for start in range(0, len(rows), _SLICE):
@@ -323,8 +338,11 @@ class WordIndexer:
                 fields, whole = header_texts(head)
                 words = words_of((*fields, *(row[column] for column in _TEXT_COLUMNS)))
                 fresh |= words.words - self._known
+                key = (row["tenant_id"], row["mailbox_id"], row["id"])
+                gleaned = await _gleaned(row["subject"], row["new_text"])
                 found = " ".join(words.words)
-                indexed.append((row["tenant_id"], row["mailbox_id"], row["id"], found, words.complete and whole))
+                indexed.append((*key, found, words.complete and whole, gleaned.language))
+                refs += ((*key, ref.kind, ref.value, ref.source) for ref in gleaned.refs)
             await asyncio.sleep(0)
         async with self._database.transaction() as conn:
             if fresh:
@@ -332,6 +350,8 @@ class WordIndexer:
                 await conn.execute(_LEARN, sorted(fresh))
             if indexed:
                 await conn.execute(_INSERT, *zip(*indexed, strict=True))
+            if refs:
+                await conn.execute(_INSERT_REFS, *zip(*refs, strict=True))
             await QUEUE.finish(conn, claims)
         self._learn(fresh)
 
@@ -339,6 +359,14 @@ class WordIndexer:
         if len(self._known) + len(words) > MAX_KNOWN:
             self._known.clear()
         self._known |= words
+
+
+async def _gleaned(subject: str, text: str) -> Gleaned:
+    try:
+        return await glean_aside(subject, text)
+    except Exception as error:  # noqa: BLE001 - what fails in reading a text costs what it says, never its words
+        log.error("gleaning_failed", error=type(error).__name__)
+        return Gleaned(None, ())
 
 
 def is_machine_made(field: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from postroom.mailbox.linked_files import LinkedFile
-from postroom.mailbox.models import Content, Filing, MailboxRef
+from postroom.mailbox.models import Content, Filing, MailboxRef, RefInfo
 
 
 class Operation(StrEnum):
@@ -159,7 +159,7 @@ class Outgoing:
 
     `sent_copy` is what the Sent folder shows (of people with Bcc); `wire` what goes out, signed. `content` describes
     the sent copy. `lock_thread`: the thread's send lock is taken over by this message until it leaves (C4). `filing`:
-    its thread, where its headers are not to decide.
+    its thread, where its headers are not to decide. `refs`: what its text refers to, for the answer (`gleaned`).
     """
 
     id: str
@@ -186,6 +186,7 @@ class Outgoing:
     filing: Filing | None = None
     ledger: LedgerEntry | None = None
     linked: tuple[LinkedFile, ...] = ()
+    refs: tuple[RefInfo, ...] = ()
     """Files that it links to and does not hold."""
 
 

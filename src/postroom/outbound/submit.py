@@ -24,6 +24,7 @@ from postroom.db.pool import Database
 from postroom.directory.models import Identity
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.mail.compose import Attachment
+from postroom.mailbox.gleaned import glean_aside
 from postroom.mailbox.models import Direction, MailboxRef, RecipientKind
 from postroom.mailbox.queries import AttachmentView, Include, MessageQueries, MessageView
 from postroom.mailbox.rules import labels
@@ -354,6 +355,7 @@ class Sending:
             lock_thread=attempt.thread_id is not None and not decision.is_suppressed,
             filing=prepared.answers.filing,
             linked=prepared.written.linked,
+            refs=(await glean_aside(content.subject, content.extracted_text)).refs,
         )
         answer = LedgerEntry(
             attempt.reservation.key_hash,
@@ -463,9 +465,9 @@ def _shown(outgoing: Outgoing, accepted: Accepted) -> tuple[MessageView, Outboun
         blob_key="",
         raw_size=content.raw_size,
         prefix_len=content.prefix_len,
-        language=content.language,
+        language=None,
         auth=None,
-        refs=content.refs,
+        refs=outgoing.refs,
     )
     deliveries = tuple(_queued(one, accepted) for one in outgoing.recipients)
     state = OutboundState(
