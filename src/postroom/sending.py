@@ -16,7 +16,7 @@ from typing import Final
 from postroom import __version__
 from postroom.accounts.models import Mode
 from postroom.app import Core
-from postroom.base.settings_tree import RelayTls, UnknownOutcome
+from postroom.base.settings_tree import RelayTls, Settings, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
@@ -28,6 +28,7 @@ from postroom.mailbox.models import Appended, MailboxRef
 from postroom.net.mx import RoutePolicy
 from postroom.outbound.accept import Acceptance, Also
 from postroom.outbound.address_bounces import AddressBounces
+from postroom.outbound.allowance import SubmissionLimits
 from postroom.outbound.bounces import BounceWriter, Elsewhere
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.closing import Closing
@@ -46,7 +47,7 @@ from postroom.outbound.rules import RetryPolicy
 from postroom.outbound.send_rules import SendRules
 from postroom.outbound.settling import Telling
 from postroom.outbound.signing import DkimKeys
-from postroom.outbound.submission import Submission, SubmissionLimits
+from postroom.outbound.submission import Submission
 from postroom.outbound.submit import Sending
 from postroom.outbound.transports.base import Offload, Transport
 from postroom.outbound.transports.direct import Direct, DirectConfig
@@ -123,6 +124,7 @@ class Outlet:
             route=routes.route,
             resource=shapes.message,
             rules=rules,
+            limits=_limits(settings),
             links=FileLinks(core.signing_keys, core.ids, core.clock, api_host=settings.api_host),
         )
         return cls(keys, routes, acceptance, sending, rules)
@@ -140,6 +142,10 @@ def dkim_keys_of(core: Core, *, offload: Offload | None = None) -> DkimKeys:
         algorithm=Algorithm(dkim.algorithm.value),
         second=dkim.second_signature,
     )
+
+
+def _limits(settings: Settings) -> SubmissionLimits:
+    return SubmissionLimits(settings.limits.submission_rate_limit, settings.limits.daily_send_limit)
 
 
 def _with_host(is_local: IsLocal, return_path_host: str) -> IsLocal:
@@ -265,7 +271,7 @@ class MailOut:
             sign=self.keys.sign,
             route=self._route_submitted,
             blobs=core.blobs,
-            limits=SubmissionLimits(settings.limits.submission_rate_limit, settings.limits.daily_send_limit),
+            limits=_limits(settings),
             rules=outlet.rules,
             hide_client_ip=settings.smtp.hide_client_ip,
         )

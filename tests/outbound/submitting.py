@@ -39,8 +39,9 @@ from postroom.inbound.parsing import Parser
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.mailbox.service import Mailboxes
 from postroom.outbound.accept import Acceptance
+from postroom.outbound.allowance import SubmissionLimits
 from postroom.outbound.models import RouteKind
-from postroom.outbound.submission import Destination, Submission, SubmissionLimits
+from postroom.outbound.submission import Destination, Submission
 from postroom.servers.submission import Door, SubmissionListener
 from postroom.smtp import ServerConfig
 from postroom.smtp.envelope import Envelope, SessionInfo

@@ -18,7 +18,8 @@ from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.directory import IdentityKind
 from postroom.mail import mime
-from postroom.outbound.submission import Destination, SubmissionLimits, reply_of
+from postroom.outbound.allowance import SubmissionLimits
+from postroom.outbound.submission import Destination, reply_of
 from postroom.outbound.submitted import REPLIES, Read, read
 from postroom.outbound.thread_lock import ThreadLocks
 from postroom.servers.submission import Door

@@ -36,7 +36,8 @@ def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], d
 
 def mailbox_requests(identity: str, message: str, thread: str, attachment: str) -> list[tuple[str, str, Any]]:
     """One request for every operation of a mailbox."""
-    box = f"/v1/identities/{identity}"
+    box, folder = f"/v1/identities/{identity}", f"fld_{MISSING_ULID}"
+    ids = {"ids": [f"msg_{MISSING_ULID}"]}
     return [
         ("GET", box, None),
         ("PATCH", box, {"purpose": "other"}),
@@ -55,6 +56,15 @@ def mailbox_requests(identity: str, message: str, thread: str, attachment: str) 
         ("POST", f"{box}/messages/{message}/forward", {"to": ["a@example.com"]}),
         ("POST", f"{box}/messages/{message}/cancel", None),
         ("POST", f"{box}/messages/{message}/resolve", {"outcome": "sent"}),
+        ("GET", f"{box}/folders", None),
+        ("POST", f"{box}/folders", {"name": "Work"}),
+        ("GET", f"{box}/folders/{folder}", None),
+        ("PATCH", f"{box}/folders/{folder}", {"subscribed": False}),
+        ("DELETE", f"{box}/folders/{folder}", None),
+        ("POST", f"{box}/messages/move", {**ids, "folder_id": folder}),
+        ("POST", f"{box}/messages/copy", {**ids, "folder_id": folder}),
+        ("POST", f"{box}/messages/expunge", ids),
+        ("POST", f"{box}/messages/flags", {**ids, "add": ["$seen"]}),
     ]
 
 
@@ -224,6 +234,7 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
         "message_id": f"msg_{MISSING_ULID}",
         "thread_id": f"thr_{MISSING_ULID}",
         "attachment_id": f"att_{MISSING_ULID}",
+        "folder_id": f"fld_{MISSING_ULID}",
         "purpose": "thread",
     }
     for rule in world.app.table.rules:

@@ -33,6 +33,7 @@ _parameters = st.sampled_from(
         "cursor",
         "status",
         "label",
+        "folder",
         "after",
         "before",
         "direction",

@@ -32,6 +32,7 @@ COMMANDS: Final = {
         "person": "person",
         "identity": "identity",
         "alias": "alias",
+        "folder": "folder",
         "key": "key",
         "mail": "mail",
         "queue": "queue",

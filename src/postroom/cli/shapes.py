@@ -1,4 +1,4 @@
-"""Tenants, people, identities, aliases, keys and queues as documents; names as in the REST API. Pure."""
+"""Tenants, people, identities, aliases, folders, keys and queues as documents; names as in the REST API. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
 from postroom.directory.sending_controls import Paused, Standing, SwitchState
 from postroom.events.identities import identity_object
+from postroom.mailbox.models import Folder
 from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
 
@@ -118,6 +119,20 @@ def alias(one: Alias) -> Document:
         "domain_id": one.domain_public_id,
         "target": one.target,
         "created_at": moment(one.created_at),
+    }
+
+
+def folder(one: Folder) -> Document:
+    return {
+        "id": one.public_id,
+        "name": one.name,
+        "special_use": None if one.special_use is None else one.special_use.value,
+        "subscribed": one.subscribed,
+        "message_count": one.message_count,
+        "unseen_count": one.unseen_count,
+        "total_bytes": one.total_bytes,
+        "uid_validity": one.uid_validity,
+        "uid_next": one.uid_next,
     }
 
 

@@ -59,6 +59,16 @@ _LIST: Final = " ".join(
         "ORDER BY i.created_at DESC, i.public_id DESC LIMIT $10",
     )
 )
+_GRANTED: Final = """
+SELECT i.*, t.public_id AS tenant_public_id FROM mailbox_grants g
+JOIN identities i ON i.tenant_id = g.tenant_id AND i.id = g.mailbox_id
+JOIN tenants t ON t.id = g.tenant_id
+WHERE g.person_id = $1 AND t.status IN ('active', 'suspended') AND i.status IN ('active', 'paused') AND NOT i.is_system
+  AND ($2::text IS NULL OR t.public_id = $2) AND ($3::text[] IS NULL OR i.status = ANY ($3))
+  AND ($4::text IS NULL OR i.purpose = $4)
+  AND ($5::timestamptz IS NULL OR (i.created_at, i.public_id) < ($5, $6::text))
+ORDER BY i.created_at DESC, i.public_id DESC LIMIT $7
+"""
 _ADDRESSES: Final = " ".join(
     (
         *("SELECT", _ADDRESS, ", a.identity_id FROM addresses a JOIN domains d ON d.id = a.domain_id"),
@@ -202,6 +212,23 @@ async def page(
     wanted = None if statuses is None else [status.value for status in statuses]
     created_at, public_id = after if after is not None else (None, None)
     rows = await conn.fetch(_LIST, *_values(scope), tenant_id, wanted, purpose, client_id, created_at, public_id, limit)
+    return await _with_addresses(conn, rows)
+
+
+async def granted(
+    conn: Connection,
+    person_id: int,
+    *,
+    tenant: str | None,
+    statuses: Iterable[IdentityStatus] | None,
+    purpose: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None,
+) -> list[Identity]:
+    """Identities whose mailboxes a person may open, in every tenant (or that of a public id), newest first."""
+    wanted = None if statuses is None else [status.value for status in statuses]
+    created_at, public_id = after if after is not None else (None, None)
+    rows = await conn.fetch(_GRANTED, person_id, tenant, wanted, purpose, created_at, public_id, limit)
     return await _with_addresses(conn, rows)
 
 

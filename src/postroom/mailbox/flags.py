@@ -64,31 +64,32 @@ async def store(
         new = known.get(row.flags)
         if new is None:
             new = known[row.flags] = change_flags(row.flags, mode, flags)
-        if _same(row.flags, new):
+        if same(row.flags, new):
             answer.append(FlagsNow(row.uid, row.flags, row.modseq, FlagResult.SAME))
         else:
             changes.append((row, new))
             answer.append(FlagsNow(row.uid, new, write.modseq, FlagResult.CHANGED))
-    await _apply(write, changes)
+    await apply(write, changes)
     return answer
 
 
 async def edit(write: MailboxWrite, message_ids: Sequence[int], add: frozenset[str], remove: frozenset[str]) -> None:
     """Change the flags of messages (row keys) in every place where they stand. Raises `LimitExceeded`."""
     rows = await placing.rows_of_messages(write, message_ids)
-    await _apply(write, _differing(rows, lambda old: edit_flags(old, add, remove)))
+    await apply(write, _differing(rows, lambda old: edit_flags(old, add, remove)))
 
 
 def _differing(rows: Iterable[PlacementRow], change: Callable[[Flags], Flags]) -> list[tuple[PlacementRow, Flags]]:
-    return [(row, new) for row in rows if not _same(row.flags, new := change(row.flags))]
+    return [(row, new) for row in rows if not same(row.flags, new := change(row.flags))]
 
 
-def _same(old: Flags, new: Flags) -> bool:
-    # The order of stored flags means nothing.
+def same(old: Flags, new: Flags) -> bool:
+    """Whether both hold the same words; the order of stored flags means nothing."""
     return old == new or (len(old) == len(new) and set(old) == set(new))
 
 
-async def _apply(write: MailboxWrite, changes: Sequence[tuple[PlacementRow, Flags]]) -> None:
+async def apply(write: MailboxWrite, changes: Sequence[tuple[PlacementRow, Flags]]) -> None:
+    """Give placements other flags than they have."""
     if not changes:
         return
     counts, unread = FolderCounts(), UnreadCounts()

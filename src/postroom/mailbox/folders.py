@@ -30,6 +30,8 @@ FROM folders WHERE tenant_id = $1 AND mailbox_id = $2
 _LIST: Final = _COLUMNS
 _BY_NAME: Final = _COLUMNS + "AND name = $3"
 _BY_KEY: Final = _COLUMNS + "AND id = $3"
+_BY_ID: Final = _COLUMNS + "AND public_id = $3"
+_BY_USE: Final = _COLUMNS + "AND special_use = $3"
 
 _MAILBOX: Final = """
 INSERT INTO mailboxes (tenant_id, id, identity_public_id, tenant_public_id, quota_bytes, is_system, created_at)
@@ -141,6 +143,16 @@ async def by_name(conn: Connection, ref: MailboxRef, name: str) -> Folder:
 async def by_key(conn: Connection, ref: MailboxRef, folder_id: FolderKey) -> Folder:
     """Raises `folder_not_found`."""
     return await _one(conn, _BY_KEY, ref, folder_id)
+
+
+async def by_id(conn: Connection, ref: MailboxRef, public_id: str) -> Folder:
+    """The folder of a public id. Raises `folder_not_found`."""
+    return await _one(conn, _BY_ID, ref, public_id)
+
+
+async def by_use(conn: Connection, ref: MailboxRef, use: SpecialUse) -> Folder:
+    """The folder with a special use. Raises `folder_not_found`."""
+    return await _one(conn, _BY_USE, ref, use.value)
 
 
 # -- making ------------------------------------------------------------------------------------------------------------

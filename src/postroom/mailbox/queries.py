@@ -21,7 +21,7 @@ from postroom.base.errors import PostroomError
 from postroom.db import Connection, Database
 from postroom.mailbox import query_sql as sql
 from postroom.mailbox.gleaned import MAX_CHARS, Gleaned, glean_aside
-from postroom.mailbox.models import Direction, MailboxRef, Mailpoint, PartInfo, RecipientKind, RefInfo
+from postroom.mailbox.models import Direction, FolderKey, MailboxRef, Mailpoint, PartInfo, RecipientKind, RefInfo
 from postroom.mailbox.rules import is_read, labels
 from postroom.mailbox.verifications import Released, release
 
@@ -62,6 +62,16 @@ class AttachmentSource:
     prefix_len: int
     part_tree: bytes
     file_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """Where a message stands, by public id and name of the folder, and its flags there."""
+
+    folder_id: str
+    folder: str
+    uid: int
+    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,8 @@ class MessageFilter:
     direction: Direction | None = None
     status: str | None = None
     label: str | None = None
+    folder: FolderKey | None = None
+    """Where it stands, wherever else."""
     after: datetime | None = None
     before: datetime | None = None
 
@@ -199,6 +211,7 @@ class MessageQueries:
         query.where(sql.MESSAGE_DIRECTION, where.direction)
         query.where(sql.MESSAGE_STATUS, where.status)
         query.where(sql.MESSAGE_LABEL, where.label)
+        query.where(sql.MESSAGE_FOLDER, where.folder)
         return await self._messages(ref, query, sql.NEWEST_FIRST, limit, include)
 
     async def thread_messages(
@@ -227,6 +240,16 @@ class MessageQueries:
         if not found:
             raise PostroomError("message_not_found")
         return found[0]
+
+    async def places(self, ref: MailboxRef, views: Sequence[MessageView]) -> Mapping[str, list[PlaceView]]:
+        """Where each of the messages stands, the oldest placement first."""
+        names = {view.key[1]: view.id for view in views}
+        found: dict[str, list[PlaceView]] = {}
+        async with self._database.acquire() as conn:
+            for row in await _children(conn, sql.PLACES, ref, list(names)):
+                place = PlaceView(row["folder_id"], row["folder"], row["uid"], tuple(row["flags"]))
+                found.setdefault(names[row["message_id"]], []).append(place)
+        return found
 
     async def next_message_after(
         self, ref: MailboxRef, arrival: Arrival, *, include: Include = Include.EXTRACTED

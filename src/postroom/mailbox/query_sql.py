@@ -33,6 +33,10 @@ MESSAGE_THREAD: Final = (
 MESSAGE_DIRECTION: Final = " AND m.direction = ?"
 MESSAGE_STATUS: Final = " AND m.status = ?"
 MESSAGE_LABEL: Final = " AND ?::text = ANY (p.flags)"
+MESSAGE_FOLDER: Final = (
+    " AND m.id IN (SELECT f.message_id FROM placements f"
+    " WHERE f.tenant_id = $1 AND f.mailbox_id = $2 AND f.folder_id = ?)"
+)
 MESSAGE_RECEIVED: Final = " AND m.direction = 'inbound' AND m.status = 'received'"
 MESSAGE_FROM: Final = " AND m.from_address = ?"
 MESSAGE_FROM_DOMAIN: Final = " AND right(m.from_address, length(?)) = ?"
@@ -129,6 +133,13 @@ ATTACHMENTS: Final = """
 SELECT message_id, public_id, part_path, filename, content_type, size, disposition, content_id, sniffed_type, risk
 FROM attachments
 WHERE tenant_id = $1 AND message_id = ANY ($2::bigint[]) ORDER BY message_id, position
+"""
+
+# In the order of A5: the oldest placement first.
+PLACES: Final = """
+SELECT p.message_id, f.public_id AS folder_id, f.name AS folder, p.uid, p.flags FROM placements p
+JOIN folders f ON f.tenant_id = p.tenant_id AND f.id = p.folder_id
+WHERE p.tenant_id = $1 AND p.message_id = ANY ($2::bigint[]) ORDER BY p.message_id, p.saved_at, p.folder_id, p.uid
 """
 
 REFS: Final = """

@@ -14,6 +14,8 @@ from postroom.mail.thread_token import looks_like_token
 from postroom.mailbox.models import FLAG_SEEN, MAX_FLAGS, SYSTEM_FLAGS
 
 INBOX: Final = "INBOX"
+QUARANTINE: Final = "Quarantine"
+"""The folder of an agent's quarantined mail, for those who review it (A6); nobody else knows of it or what is below."""
 SEPARATOR: Final = "/"
 
 MAX_SEGMENT_BYTES: Final = 255
@@ -96,6 +98,11 @@ def ancestors(name: str) -> list[str]:
 def is_within(name: str, folder: str) -> bool:
     """Whether `name` is `folder` or stands below it."""
     return name == folder or name.startswith(folder + SEPARATOR)
+
+
+def is_quarantine(name: str) -> bool:
+    """Whether `name` is the folder of quarantined mail or stands below it."""
+    return name.partition(SEPARATOR)[0] == QUARANTINE
 
 
 def folder_order(name: str) -> tuple[bool, list[str]]:

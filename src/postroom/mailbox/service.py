@@ -15,18 +15,22 @@ import asyncpg
 
 from postroom.base import log
 from postroom.base.clock import Clock
+from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.blobs import StorageError
 from postroom.db import Connection, Database, is_serialization
-from postroom.mailbox import expunge, flags, folders, placing, threads, transfer
+from postroom.mailbox import expunge, flags, folders, placing, threads, transfer, tree
 from postroom.mailbox.annotations import Annotations
+from postroom.mailbox.batch import Outcome, Results, Step
 from postroom.mailbox.expunge import MessagesInUse, Removed
 from postroom.mailbox.flags import FlagsNow
 from postroom.mailbox.models import Folder, FolderKey, MailboxRef, SpecialUse
+from postroom.mailbox.once import Once
 from postroom.mailbox.queries import MessageQueries
 from postroom.mailbox.reads import FolderReads
 from postroom.mailbox.rules import FlagMode, flag_words
 from postroom.mailbox.transfer import CopyResult
+from postroom.mailbox.tree import Below, FolderChange
 from postroom.mailbox.writing import CHUNK, MailboxWrite, begin_write
 
 ATTEMPTS: Final = 4
@@ -113,6 +117,46 @@ class Mailboxes:
         """Make a folder and the parents it lacks. Raises `folder_exists`, `invalid_request`, `LimitExceeded`."""
         return await self._write(ref, folders.create, name, special_use, self._ids.new)
 
+    async def make_folder(
+        self,
+        ref: MailboxRef,
+        name: str,
+        place: Below | None = None,
+        use: SpecialUse | None = None,
+        *,
+        subscribed: bool = True,
+        sees_quarantine: bool = True,
+        once: Once[str] | None = None,
+    ) -> tuple[Folder, bool]:
+        """`create_folder` at a place of the tree; with `once`, which keeps its public id, the folder that was made the
+        first time, and whether that was earlier. Raises as it does, and `folder_not_found` for the parent, or for what
+        was made and is gone.
+        """
+
+        async def step(write: MailboxWrite) -> tuple[Folder, bool]:
+            known = None if once is None else await once.begin(write.conn)
+            if known is not None:
+                return await tree.find(write.conn, ref, known, sees_quarantine=sees_quarantine), True
+            made = await tree.create(
+                write, name, place, use, self._ids.new, subscribed=subscribed, sees_quarantine=sees_quarantine
+            )
+            if once is not None:
+                await once.complete(write.conn, made.public_id)
+            return made, False
+
+        return await self._write(ref, step)
+
+    async def change_folder(
+        self, ref: MailboxRef, public_id: str, wanted: FolderChange, *, sees_quarantine: bool = True
+    ) -> Folder:
+        """Rename, move or subscribe a folder, all or nothing. Raises as `rename_folder`."""
+        return await self._write(ref, tree.change, public_id, wanted, self._ids.new, sees_quarantine=sees_quarantine)
+
+    async def folder_by_id(self, ref: MailboxRef, public_id: str, *, sees_quarantine: bool = True) -> Folder:
+        """Raises `folder_not_found`."""
+        async with self._database.acquire() as conn:
+            return await tree.find(conn, ref, public_id, sees_quarantine=sees_quarantine)
+
     async def rename_folder(self, ref: MailboxRef, folder_id: FolderKey, new_name: str) -> Folder:
         """Move a folder and all below it to another path; UIDVALIDITY stays.
 
@@ -124,15 +168,18 @@ class Mailboxes:
         """Raises `folder_not_found`."""
         await self._write(ref, folders.subscribe, folder_id, subscribed)
 
-    async def delete_folder(self, ref: MailboxRef, folder_id: FolderKey) -> None:
+    async def delete_folder(self, ref: MailboxRef, folder_id: FolderKey, *, only_empty: bool = False) -> None:
         """Remove a folder and, permanently, what is in it.
 
-        Raises `folder_not_found`, `folder_not_empty` when it has children, `invalid_request` when it has a special use,
-        MessagesInUse when it holds what is still to be sent: then some of the rest may have gone.
+        Raises `folder_not_found`, `folder_not_empty` when it has children (or, with `only_empty`, messages),
+        `invalid_request` when it has a special use, MessagesInUse when it holds what is still to be sent: then some of
+        the rest may have gone.
         """
 
         async def step(write: MailboxWrite) -> tuple[Removed, bool]:
             folder = await folders.check_deletable(write, folder_id)
+            if only_empty and folder.message_count:
+                raise PostroomError("folder_not_empty")
             uids = await expunge.first_uids(write, folder_id, CHUNK)
             rows = await placing.rows_in_folder(write, folder_id, uids)
             if any(row.leaves for row in rows):
@@ -269,6 +316,26 @@ class Mailboxes:
 
         for chunk in _chunks(_unique(message_ids)):
             await self._write(ref, step, chunk)
+
+    async def batch(self, ref: MailboxRef, step: Step, once: Once[Results] | None = None) -> Outcome:
+        """A step of `batch`, in one transaction; with `once` what it did the first time, if there was one.
+
+        Raises what the step and `once` raise; then nothing was changed nor kept.
+        """
+
+        async def work(write: MailboxWrite) -> Outcome:
+            if once is None:
+                return await step(write)
+            known = await once.begin(write.conn)
+            if known is not None:
+                return Outcome(known, replayed=True)
+            outcome = await step(write)
+            await once.complete(write.conn, outcome.results)
+            return outcome
+
+        outcome = await self._write(ref, work)
+        await self._drop_bytes(outcome.removed)
+        return outcome
 
     # -- removal -------------------------------------------------------------------------------------------------------
 

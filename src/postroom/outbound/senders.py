@@ -44,7 +44,8 @@ WHERE a.tenant_id = $1 AND a.address = ANY ($2::text[]) AND a.status IN ('pendin
 """
 
 _USED: Final = """
-SELECT count(*) FILTER (WHERE o.accepted_at > $3 AND o.operation = 'submission') AS messages,
+SELECT count(*) FILTER (
+         WHERE o.accepted_at > $3 AND (o.operation = 'submission' OR o.person_id IS NOT NULL)) AS messages,
        coalesce(sum(d.recipients) FILTER (WHERE o.accepted_at >= $4), 0)::bigint AS recipients
 FROM outbound_messages o CROSS JOIN LATERAL (
   SELECT count(*) AS recipients FROM deliveries d
@@ -111,7 +112,9 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Messages submitted within the last hour, and `recipients` of everything sent since the day began (UTC)."""
+    """Messages submitted within the last hour (of a person: sent in any way), and `recipients` of everything sent since
+    the day began (UTC).
+    """
 
     messages: int
     recipients: int

@@ -28,6 +28,7 @@ from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.mail.srs import MAX_HOP, LoopError, hop_field, next_hop
 from postroom.mailbox.models import Direction
 from postroom.outbound import senders, thread_lock
+from postroom.outbound.allowance import Allowance, SubmissionLimits
 from postroom.outbound.facts import HEADER_BYTES, nature
 from postroom.outbound.known import written_to
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
@@ -92,14 +93,6 @@ class Destination:
     local: Recipient | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionLimits:
-    """A7: `messages` within an hour, `recipients` within a day (UTC), of one person or one agent."""
-
-    messages: int = 50
-    recipients: int = 500
-
-
 class _Refused(Exception):
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.text)
@@ -139,11 +132,10 @@ class Submission:
         self._sign = sign
         self._route = route
         self._blobs = blobs
-        self._limits = limits or SubmissionLimits()
+        self._allowance = Allowance(limits)
         self._rules = rules or SendRules()
         self._hide_client_ip = hide_client_ip
         self._locks = locks or ThreadLocks(database, clock)
-        self._turns: dict[str, _Turn] = {}
 
     async def check_sender(self, address: str, account: Principal) -> Reply | None:
         """Whether the account may send from `address` (lower case, A-labels; empty: the null sender) now; None if so.
@@ -159,7 +151,10 @@ class Submission:
             if base not in owned:
                 return NOT_OWNED
             refusal = _refusal(owned[base])
-            return refusal or self._over(await senders.used(conn, account, now), 1)
+            if refusal is not None:
+                return refusal
+            over = await self._allowance.exceeded(conn, account, 1, now)
+            return None if over is None else reply_of(over)
 
     async def submit(self, envelope: Envelope[Destination], raw: bytes, account: Principal) -> Reply:
         """Accept the message for all its recipients or for none; the reply is given after the commit."""
@@ -225,14 +220,14 @@ class Submission:
             dsn_ret=None if envelope.parameters.ret is None else envelope.parameters.ret.value,
             dsn_envid=envelope.parameters.envid,
         )
-        async with self._thread(sender, answered, message_id) as locked, self._turn(account):
+        async with self._thread(sender, answered, message_id) as locked, self._allowance.turn(account):
             if locked is not None and found.auto_replied:
                 # While the lock was waited for, others may have answered.
                 self._check_auto_reply(sender, await self._answered(sender, found.in_reply_to))
             async with self._database.acquire() as conn:
-                over = self._over(await senders.used(conn, account, self._clock.now()), len(wanted))
+                over = await self._allowance.exceeded(conn, account, len(wanted), self._clock.now())
             if over is not None:
-                raise _Refused(over)
+                raise over
             accepted = await self._acceptance.accept(replace(outgoing, lock_thread=locked is not None))
         if locked is not None and locked != accepted.thread_id:
             async with self._database.acquire() as conn:
@@ -361,35 +356,6 @@ class Submission:
             connection_id=envelope.connection_id,
             received_at=now,
         )
-
-    def _over(self, used: senders.Used, recipients: int) -> Reply | None:
-        if used.messages >= self._limits.messages:
-            return RATE_EXCEEDED
-        if used.recipients + recipients > self._limits.recipients:
-            return DAILY_EXCEEDED
-        return None
-
-    @asynccontextmanager
-    async def _turn(self, account: Principal) -> AsyncIterator[None]:
-        """One acceptance of an account after the other, so that each sees what the ones before have used up.
-
-        Other processes do not wait: together they can exceed a limit by one message for each of them.
-        """
-        turn = self._turns.setdefault(account.public_id, _Turn(asyncio.Lock()))
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                self._turns.pop(account.public_id, None)
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock
-    users: int = 0
 
 
 @dataclass(frozen=True, slots=True)

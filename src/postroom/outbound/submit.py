@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from postroom.accounts.models import Mode
+from postroom.accounts.models import Mode, Principal
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -30,6 +30,7 @@ from postroom.mailbox.queries import AttachmentView, Include, MessageQueries, Me
 from postroom.mailbox.rules import labels
 from postroom.outbound import ledger, policy, thread_lock
 from postroom.outbound.accept import Acceptance
+from postroom.outbound.allowance import Allowance, SubmissionLimits
 from postroom.outbound.compose_message import (
     BASE64_STEP,
     MAX_REATTACHED,
@@ -156,6 +157,7 @@ class Sending:
         organisational_domain: Callable[[str], str] = same_domain,
         locks: ThreadLocks | None = None,
         links: FileLinks | None = None,
+        limits: SubmissionLimits | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -171,18 +173,28 @@ class Sending:
         self._rules = rules or SendRules()
         self._organisational_domain = organisational_domain
         self._links = links
+        self._allowance = Allowance(limits)
         self._facts = FactReader(database, blobs, queries, suppressions)
         self._locks = locks or ThreadLocks(database, clock)
         self.ledger = Ledger(database, clock)
 
     async def submit(
-        self, identity: Identity, request: SendRequest, *, key: str, fingerprint: str, may_review: bool = False
+        self,
+        identity: Identity,
+        request: SendRequest,
+        *,
+        key: str,
+        fingerprint: str,
+        may_review: bool = False,
+        person: Principal | None = None,
     ) -> Submitted:
-        """Send, once for a key. `fingerprint` is that of the body as it came (`ledger.fingerprint`).
+        """Send, once for a key. `fingerprint` is that of the body as it came (`ledger.fingerprint`). `person` is who
+        sends, if it is a person, by whose allowance it goes (mail-server A7).
 
-        Raises PostroomError with the codes of outbound §4, and `invalid_idempotency_key`, `idempotency_conflict`,
-        `request_in_progress`, `unavailable`, `timeout`: after each of them nothing was sent under the key, except
-        that after `unavailable` it may have been, which a repetition finds out.
+        Raises PostroomError with the codes of outbound §4, `rate_limited`, `daily_cap_reached`,
+        `invalid_idempotency_key`, `idempotency_conflict`, `request_in_progress`, `unavailable`, `timeout`: after each
+        of them nothing was sent under the key, except that after `unavailable` it may have been, which a repetition
+        finds out.
         """
         ref = MailboxRef(identity.tenant_id, identity.id)
         begun = await self.ledger.begin(ref, ledger.key_hash(key), fingerprint, request.operation)
@@ -191,7 +203,7 @@ class Sending:
         attempt = _Attempt(self._ids.new("msg"), begun)
         try:
             outgoing = await self._before_acceptance(identity, request, attempt, may_review)
-            accepted = await self._acceptance.accept(outgoing)
+            accepted = await self._accept(outgoing, person)
         except BaseException:
             await asyncio.shield(self._give_up(attempt))
             raise
@@ -201,8 +213,21 @@ class Sending:
         shown = dict(self._resource(*_shown(outgoing, accepted)))
         return Submitted({**shown, "extracted_text": outgoing.content.extracted_text}, deduplicated=False)
 
+    async def _accept(self, outgoing: Outgoing, person: Principal | None) -> Accepted:
+        if person is None:
+            return await self._acceptance.accept(outgoing)
+        async with self._allowance.turn(person):
+            await self._check_allowance(person, sum(one.suppressed is None for one in outgoing.recipients))
+            return await self._acceptance.accept(replace(outgoing, person_id=person.row_id))
+
+    async def _check_allowance(self, person: Principal, recipients: int) -> None:
+        async with self._database.acquire() as conn:
+            over = await self._allowance.exceeded(conn, person, recipients, self._clock.now())
+        if over is not None:
+            raise over
+
     async def dry_run(
-        self, identity: Identity, request: SendRequest, *, may_review: bool = False
+        self, identity: Identity, request: SendRequest, *, may_review: bool = False, person: Principal | None = None
     ) -> tuple[Foreseen, ...]:
         """What sending would do. Stores, locks and reserves nothing.
 
@@ -216,6 +241,8 @@ class Sending:
         found = prepared.decision.recipients
         if prepared.decision.is_suppressed:
             raise PostroomError("all_recipients_suppressed")
+        if person is not None:
+            await self._check_allowance(person, sum(one.suppressed is None for one in found))
         return tuple(
             Foreseen(
                 one.key,

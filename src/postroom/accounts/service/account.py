@@ -24,7 +24,8 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 
 @dataclass(frozen=True, slots=True)

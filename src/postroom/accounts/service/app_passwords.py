@@ -23,7 +23,8 @@ from postroom.db import Database
 MAX_LABEL: Final = 128
 MAX_LIVE: Final = 50
 """Of one person, revoked ones aside."""
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 
 class AppPasswords:

@@ -20,7 +20,8 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 MAX_OVERLAP_HOURS: Final = 168
 DEFAULT_OVERLAP_HOURS: Final = 24
 BOOTSTRAP_LIFE: Final = timedelta(hours=24)

@@ -29,7 +29,8 @@ from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 
 MAX_DISPLAY_NAME: Final = 78
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 # The outer form only: whether mail arrives there is shown by mail that arrives there.
 _CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")

@@ -42,7 +42,8 @@ SEEN_INTERVAL: Final = timedelta(seconds=60)
 MAX_DEVICE_UID: Final = 128
 MAX_DEVICE_TEXT: Final = 128
 MAX_USER_AGENT: Final = 256
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,17 @@ class Sessions:
             row_id=session.person_id,
             level=Level.IDENTITY,
             permissions=frozenset(),
+            session=session,
+        )
+
+    def as_grantee(self, session: PersonSession) -> Principal:
+        """The person among the mailboxes that are granted to them, in no tenant."""
+        return Principal(
+            kind=PrincipalKind.PERSON,
+            public_id=session.person_public_id,
+            row_id=session.person_id,
+            level=Level.IDENTITY,
+            permissions=frozenset({Permission.IDENTITIES_READ}),
             session=session,
         )
 

@@ -18,7 +18,8 @@ from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 
 MAX_NAME: Final = 128
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 _TAKEN: Final = {
     "tenants_slug_key": "slug_taken",

@@ -25,7 +25,8 @@ from postroom.smtp.address import AddressSyntaxError, parse_path
 
 MAX_ALIASES: Final = 1000
 """Of one tenant."""
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 MAX_ADDRESS: Final = 254
 """Octets of an address that fits a path (RFC 5321 §4.5.3.1.3)."""
 

@@ -39,7 +39,8 @@ from postroom.directory.models import (
 from postroom.directory.tombstones import address_hash
 from postroom.directory.usernames import class_of, validate_username
 
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 _TAKEN: Final = {
     "identities_username": "username_taken",
@@ -172,6 +173,29 @@ class Identities:
                 statuses=statuses,
                 purpose=purpose,
                 client_id=client_id,
+                limit=min(max(limit, 1), MAX_PAGE),
+                after=after,
+            )
+
+    async def granted(
+        self,
+        person_id: int,
+        *,
+        tenant: str | None = None,
+        statuses: Iterable[IdentityStatus] | None = None,
+        purpose: str | None = None,
+        limit: int = 25,
+        after: tuple[datetime, str] | None = None,
+    ) -> list[Identity]:
+        """Identities whose mailboxes a person may open, newest first; `tenant` is a public id."""
+        check_text("purpose", purpose, rules.MAX_TAG)
+        async with self._db.acquire() as conn:
+            return await store.granted(
+                conn,
+                person_id,
+                tenant=tenant,
+                statuses=statuses,
+                purpose=purpose,
                 limit=min(max(limit, 1), MAX_PAGE),
                 after=after,
             )

@@ -8,7 +8,7 @@ from typing import Annotated, Final, cast
 from fastapi import Depends
 from starlette.requests import Request
 
-from postroom.accounts.models import Principal, Tenant
+from postroom.accounts.models import Principal, PrincipalKind, Tenant
 from postroom.accounts.permissions import Permission
 from postroom.base.errors import PostroomError
 from postroom.directory.models import Identity
@@ -46,6 +46,11 @@ class Call:
     def the_tenant(self) -> Tenant:
         assert self.tenant is not None, "the rule of this route names no tenant"
         return self.tenant
+
+    @property
+    def person(self) -> Principal | None:
+        """Whoever calls with a session; None for keys."""
+        return self.principal if self.principal.kind is PrincipalKind.PERSON else None
 
     @property
     def may_review(self) -> bool:

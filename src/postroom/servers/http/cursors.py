@@ -23,7 +23,8 @@ from postroom.base.ids import milliseconds
 
 PREFIX: Final = "c_"
 TTL_MS: Final = 24 * 60 * 60 * 1000
-MAX_CHARS: Final = 1024
+MAX_CHARS: Final = 4096
+"""The longest place in a list is the path of a folder, 1,024 octets."""
 
 _VERSION: Final = 1
 _TAG_BYTES: Final = 16

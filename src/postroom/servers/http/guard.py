@@ -36,6 +36,7 @@ _PATH_IDS: Final = {
     "message_id": ("msg_", "message_not_found"),
     "thread_id": ("thr_", "thread_not_found"),
     "attachment_id": ("att_", "attachment_not_found"),
+    "folder_id": ("fld_", "folder_not_found"),
     "alias_id": ("als_", "address_not_found"),
     "person_id": ("usr_", "person_not_found"),
     "session_id": ("ses_", "session_not_found"),
@@ -73,6 +74,11 @@ class Guard:
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 
+    async def again(self, call: calls.Call) -> None:
+        """Ask once more whether the caller may do what they were let in for some time ago. Raises as it did then."""
+        principal = await self._authenticate(call.rule, call.request)
+        calls.require(principal, call.rule.permissions)
+
     async def _authenticate(self, rule: Rule, request: Request) -> Principal:
         rates = self._services.rates
         network = self._network(request)
@@ -97,7 +103,8 @@ class Guard:
 
     async def _of_session(self, rule: Rule, session: PersonSession, path: dict[str, str]) -> Principal:
         """Who a person is where the path leads (decisions E): themselves, somebody with a grant on the mailbox, a
-        member of the tenant, or who runs the deployment. Elsewhere looks like nowhere.
+        member of the tenant, or who runs the deployment. Elsewhere looks like nowhere; lists of identities are of those
+        that are granted to them.
         """
         assert self._services.account is not None
         sessions = self._services.account.sessions
@@ -108,6 +115,8 @@ class Guard:
             if found is None:
                 raise PostroomError("identity_not_found")
             return found
+        if rule.reach is Reach.TENANT_FILTER:
+            return sessions.as_grantee(session)
         operator = sessions.as_operator(session)
         if rule.reach is Reach.TENANT_PATH:
             found = await sessions.at_tenant(session, path["tenant_id"])

@@ -12,9 +12,9 @@ from postroom.imap import commands as c
 from postroom.imap.commands import ListReturn, ListSelection, StatusItem
 from postroom.imap.names import INBOX, SEPARATOR, ListPattern, any_match
 from postroom.mailbox.models import Folder, SpecialUse
+from postroom.mailbox.rules import is_quarantine
 from postroom.servers.imap.session import Done, Session
 
-QUARANTINE: Final = "Quarantine"
 STORAGE_UNIT: Final = 1024
 """Octets in which quotas are told (RFC 9208 §5.1)."""
 
@@ -39,7 +39,7 @@ async def visible_folders(session: Session) -> list[Folder]:
 
 def is_visible(session: Session, name: str) -> bool:
     """Whether a folder of this name may be known to the principal."""
-    if not session.is_key or name.partition(SEPARATOR)[0] != QUARANTINE:
+    if not session.is_key or not is_quarantine(name):
         return True
     return session.principal is not None and session.principal.may(Permission.QUARANTINE_REVIEW)
 

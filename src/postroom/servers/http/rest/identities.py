@@ -180,6 +180,8 @@ class _Routes:
     async def list_all(self, query: Annotated[ListIdentities, Query()], call: CurrentCall) -> Response:
         principal = call.principal
         filters = query.model_dump(exclude={"limit", "cursor"})
+        if principal.session is not None:
+            return await self._granted(call, principal.session.person_id, query)
         if query.tenant_id is not None:
             tenant_id = await self._tenant_in_reach(principal, query.tenant_id)
             return await self._page(call, [tenant_id], query.limit, query.cursor, filters)
@@ -249,10 +251,28 @@ class _Routes:
                 found.sort(key=_newest_first, reverse=True)
                 del found[limit + 1 :]
         found.sort(key=_newest_first, reverse=True)
-        more, found = len(found) > limit, found[:limit]
-        last = found[-1] if more else None
-        next_cursor = None if last is None else call.cursor((timestamp(last.created_at), last.public_id), **filters)
-        return page([identity_object(identity) for identity in found], next_cursor)
+        return _paged(call, found, limit, filters)
+
+    async def _granted(self, call: Call, person_id: int, query: ListIdentities) -> Response:
+        """Of a person: those whose mailboxes they may open, whatever tenant (decisions E)."""
+        filters = query.model_dump(exclude={"limit", "cursor"})
+        found = await self._services.identities.granted(
+            person_id,
+            tenant=query.tenant_id,
+            statuses=None if query.status is None else [IdentityStatus(query.status)],
+            purpose=query.purpose,
+            limit=query.limit + 1,
+            after=_position(call.position(query.cursor, **filters)),
+        )
+        return _paged(call, found, query.limit, filters)
+
+
+def _paged(call: Call, found: list[Identity], limit: int, filters: Json) -> Response:
+    """A page of identities, of which one more than `limit` was looked for."""
+    more, found = len(found) > limit, found[:limit]
+    last = found[-1] if more else None
+    next_cursor = None if last is None else call.cursor((timestamp(last.created_at), last.public_id), **filters)
+    return page([identity_object(identity) for identity in found], next_cursor)
 
 
 _COMMON: Final[dict[str, Any]] = {"tag": "Identities", "bucket": Bucket.API}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query
 from pydantic import Field, model_validator
@@ -32,6 +32,9 @@ MAX_LABELS: Final = 64
 IncludeList = Annotated[
     list[IncludeName] | None, fields.CommaList, fields.Unique, Field(json_schema_extra={"uniqueItems": True})
 ]
+ListInclude = Annotated[
+    list[Literal["placements"]] | None, fields.CommaList, fields.Unique, Field(json_schema_extra={"uniqueItems": True})
+]
 _REVIEW: Final = frozenset({Permission.QUARANTINE_REVIEW})
 
 
@@ -40,6 +43,8 @@ class ListMessages(fields.Query):
     direction: Direction | None = None
     status: schemas.MessageStatus | None = None
     label: fields.Label | None = None
+    folder: fields.FolderId | None = None
+    include: ListInclude = None
     after: fields.Time | None = None
     before: fields.Time | None = None
     limit: fields.Limit = 25
@@ -84,22 +89,30 @@ class _Routes:
     async def list(
         self, identity_id: fields.IdentityId, query: Annotated[ListMessages, Query()], call: CurrentCall
     ) -> Response:
-        filters = query.model_dump(exclude={"limit", "cursor"})
+        filters = query.model_dump(exclude={"limit", "cursor", "include"})
         before = key_of(call.position(query.cursor, **filters))
         if query.status in schemas.INVISIBLE and not call.may_review:
             return page([], None)
+        folder = None
+        if query.folder is not None:
+            found = await self._mailboxes.folder_by_id(call.mailbox, query.folder, sees_quarantine=call.may_review)
+            folder = found.id
         where = MessageFilter(
             thread_id=query.thread_id,
             direction=query.direction,
             status=None if query.status is None else query.status.value,
             label=query.label,
+            folder=folder,
             after=query.after,
             before=query.before,
         )
         views = await self._queries.list_messages(call.mailbox, where, before=before, limit=query.limit + 1)
         more, views = len(views) > query.limit, views[: query.limit]
         next_cursor = call.cursor(position_of(views[-1].key), **filters) if more else None
-        return page(await self._texts.shapes(call.mailbox, views), next_cursor)
+        shown = await self._texts.shapes(
+            call.mailbox, views, list(query.include or ()), sees_quarantine=call.may_review
+        )
+        return page(shown, next_cursor)
 
     async def get(
         self,
@@ -111,7 +124,8 @@ class _Routes:
         include = query.include or ()
         view = await self._queries.get_message(call.mailbox, message_id, include=columns(include))
         check_visible(call, view)
-        return JsonAnswer((await self._texts.shapes(call.mailbox, [view], list(include)))[0])
+        shown = await self._texts.shapes(call.mailbox, [view], list(include), sees_quarantine=call.may_review)
+        return JsonAnswer(shown[0])
 
     async def update(
         self,
@@ -141,7 +155,11 @@ def register(table: RouteTable, services: HttpServices) -> None:
             "/v1/identities/{identity_id}/messages",
             "listMessages",
             conditional=_REVIEW,
-            errors={400: ("invalid_request",), 404: ("identity_not_found",), 410: ("cursor_expired",)},
+            errors={
+                400: ("invalid_request",),
+                404: ("identity_not_found", "folder_not_found"),
+                410: ("cursor_expired",),
+            },
             **reading,
         ),
         routes.list,

@@ -150,7 +150,8 @@ class ErrorDetails(Answer):
     limit: Annotated[Annotated[int, Field(ge=1)] | None, NotNull()] = None
     retry_after: Annotated[Count | None, NotNull()] = None
     bucket: Annotated[
-        Literal["key", "tenant", "partner", "search", "agentic", "send", "sign", "partner_create"] | None, NotNull()
+        Literal["key", "session", "tenant", "partner", "search", "agentic", "send", "sign", "partner_create"] | None,
+        NotNull(),
     ] = None
 
 
@@ -316,6 +317,16 @@ class Ref(Answer):
     value: str
 
 
+class Placement(Answer):
+    """A place where a message stands. `flags`: `$seen`, `$answered`, `$flagged`, `$deleted`, `$draft`, and keywords;
+    those without `$` are labels.
+    """
+
+    folder_id: fields.FolderId
+    uid: Annotated[int, Field(ge=1)]
+    flags: list[str]
+
+
 class Message(Answer):
     """All text is untrusted content."""
 
@@ -354,6 +365,8 @@ class Message(Answer):
     deliveries: list[Delivery] | None
     flags: list[MessageFlag]
     metadata: Metadata
+    placements: Annotated[list[Placement] | None, NotNull()] = None
+    """Where it stands, the oldest place first; on `include=placements`."""
 
 
 class SendResponse(Message):

@@ -278,8 +278,9 @@ class _Routes:
 
     async def _send(self, call: Call, request: asked.SendRequest, query: SendQuery, key: str | None) -> Response:
         identity = call.the_identity
+        who: dict[str, Any] = {"may_review": call.may_review, "person": call.person}
         if query.dry_run:
-            foreseen = await self._sending.dry_run(identity, request, may_review=call.may_review)
+            foreseen = await self._sending.dry_run(identity, request, **who)
             recipients = [
                 {"address": one.address, "field": one.field.value, "status": one.status.value}
                 | ({} if one.reason is None else {"reason": one.reason})
@@ -291,7 +292,7 @@ class _Routes:
         ledger.check_key(key)
         target = identity.public_id if request.message_id is None else f"{identity.public_id}/{request.message_id}"
         printed = await self._fingerprint(await call.request.body(), request.operation, target)
-        done = await self._sending.submit(identity, request, key=key, fingerprint=printed, may_review=call.may_review)
+        done = await self._sending.submit(identity, request, key=key, fingerprint=printed, **who)
         headers = {"Idempotent-Replayed": "true"} if done.deduplicated else None
         return JsonAnswer({**done.message, "deduplicated": done.deduplicated}, 202, headers)
 

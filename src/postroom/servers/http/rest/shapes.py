@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from postroom.events.catalogue import ENCRYPTED, timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint, RefInfo
-from postroom.mailbox.queries import AttachmentView, MessageView, ThreadView
+from postroom.mailbox.queries import AttachmentView, MessageView, PlaceView, ThreadView
 from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
 from postroom.servers.http.rest.schemas import DeliveryPolicy, MessageFlag
 
@@ -131,6 +131,11 @@ def attachment(view: AttachmentView) -> Json:
         "pages": None,
         "risk": part.risk,
     }
+
+
+def place(view: PlaceView) -> Json:
+    """Where a message stands."""
+    return {"folder_id": view.folder_id, "uid": view.uid, "flags": list(view.flags)}
 
 
 def references(refs: Sequence[RefInfo]) -> list[Json]:

@@ -20,7 +20,8 @@ from postroom.mail import mime
 from postroom.mail.content import safe_html
 from postroom.mail.header import Headers
 from postroom.mailbox.models import Direction, MailboxRef
-from postroom.mailbox.queries import Include, MessageView
+from postroom.mailbox.queries import Include, MessageQueries, MessageView
+from postroom.mailbox.rules import is_quarantine
 from postroom.outbound.models import OutboundState
 from postroom.outbound.store import states
 from postroom.servers.http.rest import shapes
@@ -28,7 +29,7 @@ from postroom.servers.http.rest.shapes import Json
 
 log = base_log.get("servers.http")
 
-IncludeName = Literal["quoted", "html", "headers"]
+IncludeName = Literal["quoted", "html", "headers", "placements"]
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_HEADER_FIELDS: Final = 200
@@ -47,14 +48,35 @@ class Texts:
 
     def __init__(self, database: Database, blobs: BlobStore, parser: Parser) -> None:
         self._database = database
+        self._queries = MessageQueries(database)
         self._blobs = blobs
         self._parser = parser
         self._slots = asyncio.Semaphore(PARALLEL)
 
     async def shapes(
-        self, ref: MailboxRef, views: Sequence[MessageView], include: Sequence[IncludeName] = ()
+        self,
+        ref: MailboxRef,
+        views: Sequence[MessageView],
+        include: Sequence[IncludeName] = (),
+        *,
+        sees_quarantine: bool = False,
     ) -> list[Json]:
-        """The mailbox's messages as resources, with the members that `include` names."""
+        """The mailbox's messages as resources, with the members that `include` names. Without `sees_quarantine` nothing
+        is said of placements there (A6).
+        """
+        made = await self._shapes(ref, views, include)
+        if "placements" in include:
+            places = await self._queries.places(ref, views)
+            for shape in made:
+                found = places.get(shape["id"], ())
+                shape["placements"] = [
+                    shapes.place(one) for one in found if sees_quarantine or not is_quarantine(one.folder)
+                ]
+        return made
+
+    async def _shapes(
+        self, ref: MailboxRef, views: Sequence[MessageView], include: Sequence[IncludeName]
+    ) -> list[Json]:
         states = await self._states(ref, views)
         if "html" in include:
             views = [replace(view, html=await self._html(view)) for view in views]

@@ -98,7 +98,7 @@ class _Routes:
         more, views = len(views) > limit, views[:limit]
         next_cursor = call.cursor(position_of(views[-1].key), **filters) if more else None
         shown = [view for view in views if view.status not in schemas.INVISIBLE or call.may_review]
-        messages = await self._texts.shapes(call.mailbox, shown, include)
+        messages = await self._texts.shapes(call.mailbox, shown, include, sees_quarantine=call.may_review)
         return JsonAnswer({**shapes.thread(thread), "messages": messages, "next_cursor": next_cursor})
 
     async def update(

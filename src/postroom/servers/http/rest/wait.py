@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.accounts.permissions import Permission
-from postroom.accounts.service.keys import bearer
 from postroom.mailauth.organisational import organisational_domain
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.queries import Arrival, MessageView
@@ -23,6 +22,7 @@ from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.failures import invalid
+from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import schemas, shapes
 from postroom.servers.http.rest.messages import reading_rule
 from postroom.servers.http.services import HttpServices
@@ -48,6 +48,7 @@ class WaitForMessage(fields.Query):
 class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
+        self._guard = Guard(services)
 
     async def wait(
         self, identity_id: fields.IdentityId, query: Annotated[WaitForMessage, Query()], call: CurrentCall
@@ -66,8 +67,9 @@ class _Routes:
         )
         view = await self._arrives(call.request, call.mailbox, arrival, query.timeout)
         if view is not None:
-            # Mail may come long after the key was let in: one that is revoked or expired by now is shown none.
-            await self._services.verifier.verify(bearer(call.request.headers.get("authorization")))
+            # Mail may come long after the caller was let in: a key that is revoked or expired by now, a session that
+            # has ended, a grant that was taken away are shown none.
+            await self._guard.again(call)
         released = None if view is None else await self._release(call.mailbox, view, query.sender)
         return JsonAnswer(
             {
