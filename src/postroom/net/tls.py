@@ -74,8 +74,8 @@ class _ServerContext(ssl.SSLContext):
 
 
 def end_point(connection: object) -> bytes | None:
-    """tls-server-end-point of a connection, by its `ssl_object`: what binds to the certificate that its client was shown
-    (RFC 5929 §4.1).
+    """tls-server-end-point of a connection, by its `ssl_object`: what binds to the certificate that its client was
+    shown (RFC 5929 §4.1).
 
     None without TLS, under a context that is not of `server_context`, for a certificate whose signature has no hash
     function of its own, and for a session that is resumed after the certificate was renewed: the client was shown the
@@ -95,12 +95,13 @@ def _end_point(context: ssl.SSLContext) -> bytes | None:
         return None
     try:
         algorithm = x509.load_der_x509_certificate(shown).signature_hash_algorithm
+        if algorithm is None:
+            return None
+        # §4.1: the hash of the signature, but nothing weaker than SHA-256.
+        name = "sha256" if algorithm.name in ("md5", "sha1") else algorithm.name.replace("-", "_")
+        return hashlib.new(name, shown).digest()
     except (ValueError, UnsupportedAlgorithm):
         return None
-    if algorithm is None:
-        return None
-    # §4.1: the hash of the signature, but nothing weaker than SHA-256.
-    return hashlib.new("sha256" if algorithm.name in ("md5", "sha1") else algorithm.name, shown).digest()
 
 
 def _shown(context: ssl.SSLContext) -> bytes | None:
@@ -112,7 +113,7 @@ def _shown(context: ssl.SSLContext) -> bytes | None:
     asking.set_ciphers("ALL:@SECLEVEL=0")
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     client, server = asking.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
-    for end in (client, server, client):
+    for end in (client, server) * 3:  # TLS 1.2 takes two turns and a half
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
