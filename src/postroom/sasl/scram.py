@@ -112,7 +112,7 @@ class Proof:
     def verified(self, keys: Keys) -> bytes | None:
         """ServerSignature, if the proof is one of these keys; None if not. The comparison takes constant time."""
         signature = _hmac(keys.stored, self.auth_message)
-        client_key = bytes(a ^ b for a, b in zip(self.client_proof, signature, strict=True))
+        client_key = (int.from_bytes(self.client_proof) ^ int.from_bytes(signature)).to_bytes(KEY_BYTES)
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), keys.stored):
             return None
         return _hmac(keys.server, self.auth_message)
