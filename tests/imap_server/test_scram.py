@@ -20,7 +20,8 @@ from postroom.net.tls import Certificate, CertificateFiles, replace_certificate,
 from tests.imap_server.conftest import PASSWORD, Client
 from tests.net.test_end_point import issue
 from tests.sasl.client import Client as Scram
-from tests.sasl.client import ServerRefused
+
+FAILED = b"x NO [AUTHENTICATIONFAILED] Invalid credentials"
 
 
 def b64(data: bytes) -> bytes:
@@ -39,7 +40,7 @@ async def answer(client: Client, response: bytes) -> bytes:
 
 
 async def sign_in(client: Client, scram: Scram, *, initial: bool = True) -> bytes:
-    """The tagged answer. Raises `ServerRefused` before it."""
+    """The tagged answer."""
     name = b"SCRAM-SHA-256" if scram.binding is None else b"SCRAM-SHA-256-PLUS"
     if initial:
         client.send(b"x AUTHENTICATE %b %b\r\n" % (name, b64(scram.first())))
@@ -48,7 +49,11 @@ async def sign_in(client: Client, scram: Scram, *, initial: bool = True) -> byte
         client.send(b"x authenticate %b\r\n" % name.lower())
         assert await challenge(client) == b""
         first = await answer(client, scram.first())
-    scram.check(await answer(client, scram.final(first)))
+    client.send(b64(scram.final(first)) + b"\r\n")
+    line = await client.line()
+    if not line.startswith(b"+ "):
+        return line
+    scram.check(base64.b64decode(line[2:], validate=True))
     client.send(b"\r\n")
     return await client.line()
 
@@ -112,14 +117,9 @@ async def test_bound_to_the_certificate(office: Any, trusting: ssl.SSLContext, i
     assert said.startswith(b"x OK ")
     # Who stands between shows another certificate, or takes the mechanism from the list.
     client = await connect()
-    for scram, error in (
-        (Scram(office.address, password, binding=b"m" * 32), "channel-bindings-dont-match"),
-        (Scram(office.address, password, flag="y"), "server-does-support-channel-binding"),
-    ):
-        with pytest.raises(ServerRefused, match=error):
-            await sign_in(client, scram)
-        client.send(b"*\r\n")
-        assert await client.line() == b"x NO [AUTHENTICATIONFAILED] Invalid credentials"
+    assert await sign_in(client, Scram(office.address, password, binding=b"m" * 32)) == FAILED
+    client.send(b"x AUTHENTICATE SCRAM-SHA-256 %b\r\n" % b64(Scram(office.address, password, flag="y").first()))
+    assert await client.line() == FAILED
     # Without a wish to bind, as before.
     assert (await sign_in(client, Scram(office.address, password))).startswith(b"x OK ")
 
@@ -156,20 +156,14 @@ async def test_bound_to_the_certificate_of_this_very_connection(
 async def test_failures_look_alike_and_end_the_session(office: Any) -> None:
     password = await office.app_password()
     client = await office.connect(await office.listen(max_login_failures=4))
-    tried = [
-        (Scram(office.address, "ap_wrong"), b"\r\n"),
-        (Scram("nobody@agents.example", password), b"*\r\n"),
-        (Scram(office.address, PASSWORD), b"what?\r\n"),  # the person's own is kept in another form
-    ]
-    for scram, last in tried:
-        with pytest.raises(ServerRefused, match=r"^invalid-proof$"):
-            await sign_in(client, scram)
-        client.send(last)
-        assert await client.line() == b"x NO [AUTHENTICATIONFAILED] Invalid credentials"
+    for scram in (
+        Scram(office.address, "ap_wrong"),
+        Scram("nobody@agents.example", password),
+        Scram(office.address, PASSWORD),  # the person's own is kept in another form
+    ):
+        assert await sign_in(client, scram) == FAILED
     client.send(b"x AUTHENTICATE SCRAM-SHA-256 =\r\n")
-    assert await challenge(client) == b"e=other-error"
-    client.send(b"\r\n")
-    assert await client.line() == b"x NO [AUTHENTICATIONFAILED] Invalid credentials"
+    assert await client.line() == FAILED
     assert (await client.line()).startswith(b"* BYE ")
 
 
@@ -179,10 +173,7 @@ async def test_too_many_failures_are_told_as_such(office: Any) -> None:
     listener = await office.listen(max_login_failures=100)
     client = await office.connect(listener)
     for at in range(11):
-        with pytest.raises(ServerRefused, match="invalid-proof" if at < 10 else "other-error"):
-            await sign_in(client, Scram(office.address, "ap_wrong"))
-        client.send(b"\r\n")
-        said = await client.line()
+        said = await sign_in(client, Scram(office.address, "ap_wrong"))
         assert said.startswith(b"x NO [AUTHENTICATIONFAILED]" if at < 10 else b"x NO [UNAVAILABLE]")
 
 
@@ -234,9 +225,8 @@ async def test_what_was_overheard_does_not_sign_in(office: Any) -> None:
     thief = await office.connect()
     thief.send(b"x AUTHENTICATE SCRAM-SHA-256 %b\r\n" % b64(scram.first()))
     await challenge(thief)
-    assert await answer(thief, final) == b"e=other-error"
-    thief.send(b"\r\n")
-    assert (await thief.line()).startswith(b"x NO ")
+    thief.send(b64(final) + b"\r\n")
+    assert await thief.line() == FAILED
 
 
 @pytest.mark.covers("mail-server:F5")

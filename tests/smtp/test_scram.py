@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from postroom.sasl import Offer, Proof, derive_keys
 from postroom.smtp import Profile, Reply, ServerConfig, ServerSession, SessionStateError, Signal
 from postroom.smtp.events import CredentialsOffered, ProofOffered
-from tests.sasl.client import Client, ServerRefused
+from tests.sasl.client import Client
 
 Drive = Callable[..., Any]
 
@@ -71,14 +71,17 @@ class Talk:
         return base64.b64decode(answer[4:-2], validate=True)
 
     def sign_in(self, client: Client, *, initial: bool = True) -> bytes:
-        """The last reply. Raises `ServerRefused`."""
+        """The last reply."""
         name = b"SCRAM-SHA-256" if client.binding is None else b"SCRAM-SHA-256-PLUS"
         if initial:
             first = self.challenge(b"AUTH %b %b" % (name, b64(client.first())))
         else:
             assert self.challenge(b"auth %b\r\n" % name.lower()) == b""
             first = self.challenge(b64(client.first()))
-        client.check(self.challenge(b64(client.final(first))))
+        answer = self.say(b64(client.final(first)))
+        if not answer.startswith(b"334 "):
+            return answer
+        client.check(base64.b64decode(answer[4:-2], validate=True))
         assert self.session.account is None  # not before it has seen that we know it too
         return self.say(b"\r\n")
 
@@ -131,17 +134,13 @@ def test_the_binding_comes_with_starttls() -> None:
     assert b"SCRAM-SHA-256-PLUS SCRAM-SHA-256\r\n" in session.take_output()
 
 
-@pytest.mark.covers("mail-server:A4", "RFC 5802 §7")
-@pytest.mark.parametrize("answer", [b"\r\n", b"*\r\n", b"Zm9v\r\n", b"!!\r\n"])
-def test_a_wrong_proof(answer: bytes) -> None:
+@pytest.mark.covers("mail-server:A4", "RFC 4422 §3.6")
+def test_a_wrong_proof() -> None:
     talk = Talk()
-    with pytest.raises(ServerRefused, match=r"^invalid-proof$"):
-        talk.sign_in(Client(NAME, "wrong"))
+    assert talk.sign_in(Client(NAME, "wrong")) == REFUSED.wire
     assert talk.session.account is None
-    assert talk.signals == [Signal.UNPRODUCTIVE]
-    assert talk.say(answer) == REFUSED.wire
     # The exchange is over, and guessing was counted once.
-    assert talk.signals == [Signal.UNPRODUCTIVE, Signal.UNPRODUCTIVE]
+    assert talk.signals == [Signal.UNPRODUCTIVE]
     assert talk.say(b"MAIL FROM:<ann@example.com>\r\n").startswith(b"530 ")
     assert talk.sign_in(Client(NAME, PASSWORD)).startswith(b"235 ")
 
@@ -149,32 +148,29 @@ def test_a_wrong_proof(answer: bytes) -> None:
 @pytest.mark.covers("mail-server:A4")
 def test_when_nobody_can_say() -> None:
     talk = Talk(prove=lambda proof: LATER)
-    with pytest.raises(ServerRefused, match=r"^other-error$"):
-        talk.sign_in(Client(NAME, PASSWORD))
-    assert talk.say(b"\r\n") == LATER.wire
+    assert talk.sign_in(Client(NAME, PASSWORD)) == LATER.wire
     talk = Talk(prove=lambda proof: Reply(421, "4.7.0", "Too many"))
-    first = talk.challenge(b"AUTH SCRAM-SHA-256 " + b64((client := Client(NAME, PASSWORD)).first()))
-    assert talk.say(b64(client.final(first))).startswith(b"421 ")
+    assert talk.sign_in(Client(NAME, PASSWORD)).startswith(b"421 ")
     assert talk.session.is_closed
 
 
 @pytest.mark.covers("mail-server:A4", "RFC 4954 §4", "RFC 5802 §6")
 @pytest.mark.parametrize(
-    ("lines", "error", "last"),
+    "lines",
     [
-        ([b"AUTH SCRAM-SHA-256 =\r\n"], b"e=other-error", b"535"),
-        ([b"AUTH SCRAM-SHA-256 " + b64(b"n,,n=ann,r=")], b"e=other-error", b"535"),
-        ([b"AUTH SCRAM-SHA-256 " + b64(b"y,,n=ann,r=x")], b"e=server-does-support-channel-binding", b"535"),
-        ([b"AUTH SCRAM-SHA-256-PLUS " + b64(b"n,,n=ann,r=x")], b"e=other-error", b"535"),
-        ([b"AUTH SCRAM-SHA-256 " + b64(b"n,,n=ann,r=x"), b64(b"c=biws,r=x")], b"e=other-error", b"535"),
+        [b"AUTH SCRAM-SHA-256 =\r\n"],
+        [b"AUTH SCRAM-SHA-256\r\n", b"\r\n"],
+        [b"AUTH SCRAM-SHA-256 " + b64(b"n,,n=ann,r=")],
+        [b"AUTH SCRAM-SHA-256 " + b64(b"y,,n=ann,r=x")],
+        [b"AUTH SCRAM-SHA-256-PLUS " + b64(b"n,,n=ann,r=x")],
+        [b"AUTH SCRAM-SHA-256 " + b64(b"n,,n=ann,r=x"), b64(b"c=biws,r=x")],
     ],
 )
-def test_messages_that_are_none(lines: list[bytes], error: bytes, last: bytes) -> None:
+def test_messages_that_are_none(lines: list[bytes]) -> None:
     talk = Talk(binding=BINDING)
     for line in lines[:-1]:
         talk.challenge(line)
-    assert talk.challenge(lines[-1]) == error
-    assert talk.say(b"*\r\n")[:3] == last
+    assert talk.say(lines[-1]) == REFUSED.wire
     assert talk.say(b"NOOP\r\n").startswith(b"250 ")
 
 
@@ -204,8 +200,7 @@ def test_a_last_word_that_says_something() -> None:
     talk, client = Talk(), Client(NAME, PASSWORD)
     first = talk.challenge(b"AUTH SCRAM-SHA-256 " + b64(client.first()))
     client.check(talk.challenge(b64(client.final(first))))
-    assert talk.challenge(b64(b"x")) == b"e=other-error"
-    assert talk.say(b"\r\n").startswith(b"535 ")
+    assert talk.say(b64(b"x")).startswith(b"535 ")
     assert talk.session.account is None
 
 

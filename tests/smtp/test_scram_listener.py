@@ -22,7 +22,6 @@ from postroom.servers.submission import AtMx, Door
 from postroom.smtp import ServerConfig
 from tests.outbound.submitting import DOMAIN, PASSWORD, PEPPER, PostOffice, mail, post_office
 from tests.sasl.client import Client as Scram
-from tests.sasl.client import ServerRefused
 from tests.smtp.test_submission_listener import Client
 
 CAROL = f"carol@{DOMAIN}"
@@ -45,10 +44,13 @@ async def challenge(client: Client, line: str) -> bytes:
 
 
 async def sign_in(client: Client, scram: Scram) -> str:
-    """The last reply. Raises `ServerRefused` before it."""
+    """The last reply."""
     name = "SCRAM-SHA-256" if scram.binding is None else "SCRAM-SHA-256-PLUS"
     first = await challenge(client, f"AUTH {name} {b64(scram.first())}")
-    scram.check(await challenge(client, b64(scram.final(first))))
+    reply = await client.ask(b64(scram.final(first)))
+    if not reply.startswith("334 "):
+        return reply
+    scram.check(base64.b64decode(reply[4:], validate=True))
     return await client.ask("")
 
 
@@ -97,13 +99,9 @@ async def test_bound_to_the_certificate(
     assert b"with ESMTPSA id" in wire
     client.close()
     client = await connect()
-    for scram, error in (
-        (Scram(CAROL, password, binding=b"m" * 32), "channel-bindings-dont-match"),
-        (Scram(CAROL, password, flag="y"), "server-does-support-channel-binding"),
-    ):
-        with pytest.raises(ServerRefused, match=error):
-            await sign_in(client, scram)
-        assert (await client.ask("*")).startswith("535 5.7.8")
+    assert (await sign_in(client, Scram(CAROL, password, binding=b"m" * 32))).startswith("535 5.7.8")
+    taken = Scram(CAROL, password, flag="y")  # somebody took -PLUS from the list
+    assert (await client.ask(f"AUTH SCRAM-SHA-256 {b64(taken.first())}")).startswith("535 5.7.8")
     assert (await sign_in(client, Scram(CAROL, password))).startswith("235 ")
     client.close()
 
@@ -114,9 +112,7 @@ async def test_without_tls_from_the_machine_itself(office: PostOffice) -> None:
     client = await Client.connect(await office.listen(limits=ListenerLimits(auth_failures=4)))
     assert await offered(client) == "AUTH PLAIN LOGIN SCRAM-SHA-256"
     for name, secret in ((CAROL, "ap_wrong"), (f"nobody@{DOMAIN}", password), (CAROL, PASSWORD)):
-        with pytest.raises(ServerRefused, match=r"^invalid-proof$"):
-            await sign_in(client, Scram(name, secret))
-        assert await client.ask("") == "535 5.7.8 Authentication credentials invalid"
+        assert await sign_in(client, Scram(name, secret)) == "535 5.7.8 Authentication credentials invalid"
     assert (await sign_in(client, Scram(CAROL, password))).startswith("235 ")
     client.close()
 
@@ -128,10 +124,7 @@ async def test_guessing_is_throttled_and_ends_the_connection(office: PostOffice)
     client = await Client.connect(listener)
     await offered(client)
     for at in range(5):
-        with pytest.raises(ServerRefused, match="invalid-proof" if at < 3 else "other-error"):
-            await sign_in(client, Scram(CAROL, "ap_wrong"))
-        if at < 4:
-            assert (await client.ask("")).startswith("535 " if at < 3 else "454 4.7.0")
+        assert (await sign_in(client, Scram(CAROL, "ap_wrong"))).startswith("535 " if at < 3 else "454 4.7.0")
     assert (await client.reply()).startswith("421 ")
     # Of a locked account the right application password is let in, as it is when it is shown.
     client = await Client.connect(listener)

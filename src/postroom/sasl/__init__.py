@@ -4,8 +4,8 @@ A protocol gives an `Exchange` what the client sends, decoded from base64, and d
 
     step = exchange.respond(response)
     Challenge   send its data, and take the client's next response
-    Proof       decide on it, then send what `accept` or `refuse` gives
-    Refused     send its data; whatever the client answers, it is not signed in
+    Proof       decide on it; if it is right, send what `accept` gives, else refuse as the protocol does
+    Refused     refuse as the protocol does
     SUCCEEDED   the client has seen that we know its keys too: it is signed in
 """
 

@@ -35,9 +35,10 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The last thing to say: the client responds, with anything or with a cancellation, and is not signed in."""
+    """The exchange is over, for this reason. It is for our log: the client is refused as the protocol does (RFC 4422
+    §3.6). A server-final-message with it would be a challenge more, which clients of Cyrus SASL never respond to.
+    """
 
-    data: bytes
     error: ServerError
 
 
@@ -95,21 +96,17 @@ class Exchange:
                 case _Waiting.FOR_FINAL:
                     return self._finish(response)
                 case _Waiting.FOR_LAST:
-                    return self._refused(ServerError.OTHER) if response else SUCCEEDED
+                    return Refused(ServerError.OTHER) if response else SUCCEEDED
         except ScramError as error:
-            return self._refused(error.error)
+            return Refused(error.error)
         raise RuntimeError("nothing is awaited of the client")
 
     def accept(self, signature: bytes) -> Challenge:
-        """Answer a `Proof`: it is right, and this is ServerSignature."""
-        self._decide()
+        """Answer a `Proof`: it is right, and this is ServerSignature. One that is not ends the exchange."""
+        if self._waiting is not _Waiting.FOR_VERDICT:
+            raise RuntimeError("nothing is to be decided")
         self._waiting = _Waiting.FOR_LAST
         return Challenge(scram.write_final(signature))
-
-    def refuse(self, error: ServerError = ServerError.INVALID_PROOF) -> Refused:
-        """Answer a `Proof`: it is not right, or nothing could be found out."""
-        self._decide()
-        return self._refused(error)
 
     def _begin(self, response: bytes) -> Step:
         self._first = scram.read_first(response, self._mechanism, binding_offered=self._binding is not None)
@@ -123,11 +120,3 @@ class Exchange:
         proof = scram.read_final(response, self._first, self._said, self._nonce, self._binding, self._mechanism)
         self._waiting = _Waiting.FOR_VERDICT
         return proof
-
-    def _decide(self) -> None:
-        if self._waiting is not _Waiting.FOR_VERDICT:
-            raise RuntimeError("nothing is to be decided")
-        self._waiting = _Waiting.NOTHING
-
-    def _refused(self, error: ServerError) -> Refused:
-        return Refused(scram.write_final(error), error)

@@ -47,7 +47,7 @@ _NONCE: Final = re.compile(r"[!-+\--~]+")
 
 
 class ServerError(StrEnum):
-    """server-error-value (RFC 5802 §7): why it came to nothing, as the client is told."""
+    """server-error-value (RFC 5802 §7): why it came to nothing."""
 
     INVALID_ENCODING = "invalid-encoding"
     EXTENSIONS_NOT_SUPPORTED = "extensions-not-supported"
@@ -190,9 +190,9 @@ def read_final(
     return Proof(mechanism, first.username, auth_message, proof)
 
 
-def write_final(outcome: bytes | ServerError) -> bytes:
-    """server-final-message: ServerSignature, or why not."""
-    return b"e=" + outcome.encode() if isinstance(outcome, ServerError) else b"v=" + _base64(outcome)
+def write_final(signature: bytes) -> bytes:
+    """server-final-message, with ServerSignature."""
+    return b"v=" + _base64(signature)
 
 
 def _text(message: bytes) -> str:

@@ -78,10 +78,8 @@ class AuthenticatingChannel(Channel):
     def reject_credentials(self, reply: Reply = replies.AUTH_FAILED) -> None:
         """Answer `CredentialsOffered` or `ProofOffered`: not signed in. A 421 ends the session."""
         self._expect(Waiting.FOR_CREDENTIALS)
-        if isinstance(self._exchange, ScramExchange) and reply.code != 421:
-            self._say(self._exchange.refuse(reply))
-        else:
-            self._decline(reply)
+        self._end_exchange()
+        self._decline(reply)
         # Guessing costs us, whoever is at fault.
         self._unproductive = not self.is_closed
 

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from postroom.sasl import Challenge, Offer, Proof, Refused, ServerError, Step
+from postroom.sasl import Challenge, Offer, Proof, Refused, Step
 from postroom.sasl import Exchange as Scram
 from postroom.smtp import replies
 from postroom.smtp.replies import Reply
@@ -79,12 +79,11 @@ class ScramExchange:
     or `replies.AUTHENTICATED`.
     """
 
-    __slots__ = ("_refusal", "_scram")
+    __slots__ = ("_scram",)
 
     def __init__(self, mechanism: str, offer: Offer, binding: bytes | None) -> None:
         """Raises `ValueError` for a mechanism that is not offered with that binding."""
         self._scram = Scram(mechanism, offer, binding)
-        self._refusal: Reply | None = None
 
     def start(self, initial: bytes) -> Reply | Proof:
         """Begin, with the initial response of the AUTH command or with nothing."""
@@ -94,8 +93,6 @@ class ScramExchange:
 
     def respond(self, line: bytes) -> Reply | Proof:
         """Take the client's next line, without its CRLF."""
-        if self._refusal is not None:
-            return self._refusal  # it has been told, and whatever it answers changes nothing
         if line == _CANCEL:
             return replies.AUTH_CANCELLED
         try:
@@ -108,23 +105,14 @@ class ScramExchange:
         """The proof is right: what to say, before the client's last word."""
         return _challenge(self._scram.accept(signature).data)
 
-    def refuse(self, reply: Reply) -> Reply:
-        """The proof is not right, or nothing could be found out: what to say, before the client's last word; `reply` is
-        the answer to that.
-        """
-        self._refusal = reply
-        error = ServerError.INVALID_PROOF if reply.is_permanent else ServerError.OTHER
-        return _challenge(self._scram.refuse(error).data)
-
     def _take(self, step: Step) -> Reply | Proof:
         match step:
             case Proof():
                 return step
             case Challenge(data):
                 return _challenge(data)
-            case Refused(data):
-                self._refusal = replies.AUTH_FAILED
-                return _challenge(data)
+            case Refused():
+                return replies.AUTH_FAILED
         return replies.AUTHENTICATED
 
 

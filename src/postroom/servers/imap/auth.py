@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-from contextlib import suppress
 from typing import Final
 
 from postroom import __version__
@@ -22,11 +21,6 @@ _log = base_log.get("servers.imap")
 
 _AUTHENTICATION_FAILED: Final = "Invalid credentials"
 _MAX_SASL: Final = 8192
-_ERRORS: Final = {
-    SignInFailure.INVALID: ServerError.INVALID_PROOF,
-    SignInFailure.THROTTLED: ServerError.OTHER,
-    SignInFailure.UNAVAILABLE: ServerError.OTHER,
-}
 
 
 async def capability(session: Session, command: c.Capability) -> Done:
@@ -116,27 +110,22 @@ async def _plain(session: Session, initial: bytes | None) -> Done:
 
 
 async def _scram(session: Session, mechanism: str, initial: bytes | None) -> Done:
-    """RFC 5802. What it is refused for is said twice: as SCRAM has it, and by the tagged answer."""
+    """RFC 5802."""
     offer = session.services.scram
     assert offer is not None
     exchange = Exchange(mechanism, offer, session.wire.binding)
     response = await _ask(session, b"") if initial is None else initial
     proven: Proven[Principal] | None = None
-    failure = SignInError(SignInFailure.INVALID)
     while True:
         step = exchange.respond(response)
         if isinstance(step, Proof):
             found = await session.services.sign_in.prove(step, session.wire.peer_ip)
             if isinstance(found, SignInError):
-                failure = found
-                step = exchange.refuse(_ERRORS[found.kind])
-            else:
-                proven = found
-                step = exchange.accept(found.signature)
+                return _refused(session, found.kind)
+            proven = found
+            step = exchange.accept(found.signature)
         if isinstance(step, Refused):
-            with suppress(BadCommand):  # whatever the client answers, it is not signed in
-                await _ask(session, step.data)
-            return _refused(session, failure)
+            return _refused(session, SignInFailure.INVALID, step.error)
         if step is SUCCEEDED:
             assert proven is not None
             return _signed_in(session, proven.account)
@@ -160,15 +149,15 @@ def _require_privacy(session: Session) -> None:
 
 async def _sign_in(session: Session, username: str, password: str) -> Done:
     found = await session.services.sign_in.sign_in(username, password, session.wire.peer_ip)
-    return _refused(session, found) if isinstance(found, SignInError) else _signed_in(session, found)
+    return _refused(session, found.kind) if isinstance(found, SignInError) else _signed_in(session, found)
 
 
-def _refused(session: Session, why: SignInError) -> Done:
+def _refused(session: Session, why: SignInFailure, error: ServerError | None = None) -> Done:
     session.login_failures += 1
-    _log.info("imap_login_failed", reason=why.kind.value)
+    _log.info("imap_login_failed", reason=why.value if error is None else error.value)
     failure = (
         render.tagged(session.tag, Status.NO, _AUTHENTICATION_FAILED, Code.AUTHENTICATIONFAILED)
-        if why.kind is SignInFailure.INVALID
+        if why is SignInFailure.INVALID
         else render.tagged(session.tag, Status.NO, "Try again later", Code.UNAVAILABLE)
     )
     session.write(failure)
