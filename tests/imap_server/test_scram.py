@@ -18,9 +18,11 @@ from postroom.accounts.service.standing import Standing
 from postroom.base.settings_tree import PlaintextAuth
 from postroom.net.tls import Certificate, CertificateFiles, replace_certificate, server_context
 from tests.imap_server.conftest import PASSWORD, Client
+from tests.interop.place import Missing, libraries, skip_or_fail, unpacked
 from tests.net.test_end_point import issue
 from tests.sasl.client import Client as Scram
 
+CYRUS_HAS_SCRAM = any(Path("/usr/lib").glob("*/sasl2/libscram.so*"))
 FAILED = b"x NO [AUTHENTICATIONFAILED] Invalid credentials"
 
 
@@ -249,3 +251,40 @@ async def test_where_it_is_not_offered(office: Any) -> None:
     client = await office.connect()
     assert mechanisms(await client.ok(b"CAPABILITY")) == [b"AUTH=PLAIN"]
     assert (await client.ask(b"AUTHENTICATE SCRAM-SHA-256"))[0].startswith(b"NO [CANNOT]")
+
+
+@pytest.mark.covers("RFC 5802 §5", "decisions:C1")
+async def test_isync(office: Any, tmp_path: Path) -> None:
+    """It takes the strongest mechanism on the list by itself, and does not fall back."""
+    try:
+        (program,), where = unpacked("isync", "usr/bin/mbsync"), libraries()
+    except Missing as error:
+        skip_or_fail(error)
+    if not CYRUS_HAS_SCRAM:
+        skip_or_fail(Missing("Cyrus SASL has no SCRAM here: libsasl2-modules is not installed"))
+    await office.fill(3)
+    listener = await office.listen()
+    inbox = tmp_path / "mail" / "INBOX"
+    inbox.parent.mkdir()
+
+    async def sync(password: str, more: str = "") -> int | None:
+        rules = tmp_path / "mbsyncrc"
+        rules.write_text(
+            f'IMAPAccount ours\nHost 127.0.0.1\nPort {listener.port}\nUser {office.address}\nPass "{password}"\n'
+            f"SSLType None\n{more}\nIMAPStore far\nAccount ours\n\nMaildirStore near\nPath {tmp_path}/mail/\n"
+            f"Inbox {inbox}\n\nChannel all\nFar :far:\nNear :near:\nPatterns INBOX\nCreate Near\nSyncState *\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(str(program), "-c", str(rules), "-a"),
+            env={"LD_LIBRARY_PATH": str(where), "HOME": str(tmp_path)},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        return await asyncio.wait_for(process.wait(), 60)
+
+    assert await sync(PASSWORD) != 0
+    assert await sync(await office.app_password()) == 0
+    assert len(list(inbox.glob("*/*"))) == 3
+    assert await sync(PASSWORD, "AuthMechs PLAIN\n") == 0
+    async with office.db.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM app_passwords WHERE last_used_at IS NOT NULL") == 1
