@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from postroom.accounts.passwords import Passwords
+from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
@@ -72,6 +73,7 @@ class Core:
     people: People
     two_step: TwoStep
     app_passwords: AppPasswords
+    scram: ScramKeys
     sessions: Sessions
     keys: Keys
     signing_keys: SigningKeys
@@ -155,6 +157,7 @@ async def open_core(
         directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
         signed_out = partial(notifier.hint, ACCOUNTS_CHANNEL)
         pepper = secrets.key_pepper
+        scram = ScramKeys(secrets.master_key, pepper, other_master_key=secrets.other_master_key, random=random)
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
         yield Core(
@@ -177,7 +180,8 @@ async def open_core(
                 random=random,
                 changed=signed_out,
             ),
-            app_passwords=AppPasswords(database, ids, clock, pepper, random, signed_out),
+            app_passwords=AppPasswords(database, ids, clock, pepper, random, signed_out, scram=scram),
+            scram=scram,
             sessions=Sessions(database, ids, clock, pepper, random, signed_out),
             keys=Keys(database, ids, clock, pepper, random, signed_out),
             signing_keys=SigningKeys(

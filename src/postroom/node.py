@@ -162,7 +162,8 @@ class Node:
         self.policy = throttle_policy(core.settings)
         self.standing = Standing(core.database, core.clock)
         self.sign_in = SignIn(
-            core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
+            *(core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy),
+            scram=core.scram,
         )
         self.receiver = Receiver(
             self.ingest,
@@ -318,6 +319,7 @@ class Node:
             parser=self.parser,
             sign_in=self.sign_in,
             standing=self.standing,
+            scram=core.scram.offer() if settings.offer_scram else None,
         )
         config = ImapConfig(
             hostname=settings.server.hostname,

@@ -51,6 +51,7 @@ class SmtpDoors:
             advertise_size=settings.smtp.advertise_size,
             helo_required=settings.smtp.helo_required,
             postmaster_domain=settings.platform_domain,
+            scram=core.scram.offer() if settings.offer_scram else None,
         )
 
     def listeners(self) -> Iterator[tuple[str, str, int, SmtpListener[Any]]]:
@@ -94,6 +95,7 @@ class SmtpDoors:
             resolve=both.resolve,
             receive=both.receive,
             sign_in=self._door.sign_in,
+            prove=self._door.prove,
             check_sender=self._door.check_sender,
             plaintext_auth=settings.allow_plaintext_auth,
             limits=self._limits,

@@ -18,6 +18,7 @@ from postroom.accounts import (
     Tenants,
     ensure_deployment,
 )
+from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.entrance import Entrance
@@ -70,6 +71,7 @@ class House:
     app_passwords: AppPasswords = field(init=False)
     sessions: Sessions = field(init=False)
     entrance: Entrance = field(init=False)
+    scram: ScramKeys = field(init=False)
     account: Account = field(init=False)
     standing: Standing = field(init=False)
 
@@ -83,10 +85,11 @@ class House:
         self.identities = Identities(
             self.db, self.ids, self.clock, HASH_KEY, mailbox_rows, no_events, self.changed.append
         )
-        self.sign_in = SignIn(self.db, self.clock, self.passwords, self.verifier, HASH_KEY)
+        self.scram = ScramKeys(MASTER, PEPPER)
+        self.sign_in = SignIn(self.db, self.clock, self.passwords, self.verifier, HASH_KEY, scram=self.scram)
         throttle = self.sign_in.throttle
         self.two_step = TwoStep(*basis, MASTER, PEPPER, throttle, issuer="Postroom", changed=hint)
-        self.app_passwords = AppPasswords(*basis, PEPPER, changed=hint)
+        self.app_passwords = AppPasswords(*basis, PEPPER, changed=hint, scram=self.scram)
         self.sessions = Sessions(*basis, PEPPER, changed=hint)
         self.entrance = Entrance(self.db, self.clock, self.passwords, self.two_step, self.sessions, throttle, PEPPER)
         self.account = Account(*basis, self.passwords, self.entrance, self.sessions, self.two_step, self.app_passwords)

@@ -20,6 +20,8 @@ _LINES: Final = (
     b" bh=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=; b=AAAA\r\nFrom: a@example.com\r\n\r\nhi\r\n",
     b"a1 LOGIN {3+}\r\njoe {2}\r\npw\r\na2 UID FETCH 1:*,7 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (TO)]<0.10>)\r\n"
     b'a3 SEARCH RETURN (ALL) OR NOT SEEN (FROM "a" SINCE 1-Feb-2026)\r\na4 LIST "" %\r\n',
+    b"p=tls-server-end-point,a=ann,n=ann,r=abc\nc=cD10bHMtc2VydmVyLWVuZC1wb2ludCxhPWFubiwAAAA=,r=abcnonce,x=1,p=AAAA",
+    b"n,,n=a=2C\xc2\xaab=3D,r=abc\nc=biws,r=abcnonce,p=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
     b"joe\nHello =?\nx\nSome text, with umlauts: \xc3\xa4\n",
 )
 

@@ -33,6 +33,7 @@ from postroom.mail.tree import pack_tree, unpack_tree
 from postroom.mailauth.dkim_verify import verify
 from postroom.mailauth.resolver import NameNotFoundError
 from postroom.mailbox.gleaned import glean
+from postroom.sasl import MECHANISM, PLUS, Challenge, Exchange, Keys, Offer, Proof, Refused, saslprep
 from postroom.servers.imap.capabilities import options
 from tests.fuzz.kinds import attachment_sniff, dsn_parse, tnef_parse
 from tests.fuzz.reading import quote_strip, refs_extract, sanitize
@@ -144,6 +145,23 @@ def compose_roundtrip(data: bytes) -> None:
     assert "".join(body.split()) == "".join(text.split()) or any(not char.isprintable() for char in text)
 
 
+def scram_exchange(data: bytes) -> None:
+    """Client messages are read or refused; nothing is proved; names are as SASLprep leaves them."""
+    head, _, final = data.partition(b"\n")
+    for binding, mechanism in ((None, MECHANISM), (b"b" * 32, MECHANISM), (b"b" * 32, PLUS)):
+        exchange = Exchange(mechanism, Offer(b"salt", 4096, lambda: "nonce"), binding)
+        step = exchange.respond(head)
+        if isinstance(step, Refused):
+            continue
+        assert isinstance(step, Challenge)
+        assert len(step.data) < 360  # fits a line of SMTP
+        proof = exchange.respond(final)
+        assert isinstance(proof, Refused | Proof)
+        if isinstance(proof, Proof):
+            assert saslprep(proof.username) == proof.username != ""
+            assert proof.verified(Keys(b"k" * 32, b"k" * 32)) is None
+
+
 def imap_command(data: bytes) -> None:
     """Commands are read whole or refused; a bound holds what is kept; the stream goes on after any of them."""
     reader = CommandReader(authenticated=True)
@@ -162,7 +180,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         function.__name__: function
         for function in (
-            *(mime_parse, header_parse, address_parse, dkim_verify, compose_roundtrip, imap_command),
+            *(mime_parse, header_parse, address_parse, dkim_verify, compose_roundtrip, imap_command, scram_exchange),
             *(sanitize, quote_strip, refs_extract),
             *(dsn_parse, attachment_sniff, tnef_parse, spf_record),
         )

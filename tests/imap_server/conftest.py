@@ -25,12 +25,16 @@ from postroom.accounts import (
     NewTenant,
     Passwords,
     People,
+    Person,
     SignIn,
     Tenant,
     Tenants,
     ensure_deployment,
 )
+from postroom.accounts.audit import HOST
 from postroom.accounts.permissions import GrantRole
+from postroom.accounts.scram import ScramKeys
+from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
@@ -42,6 +46,7 @@ from postroom.inbound.receive import raw_key
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
+from postroom.net.tls import Certificate, server_context
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
 from tests.imap_server import grammar
 
@@ -163,6 +168,8 @@ class Office:
     agent: Identity
     config: ImapConfig
     tls: ssl.SSLContext
+    person: Person
+    app_passwords: AppPasswords
     listeners: list[ImapListener] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
 
@@ -229,6 +236,10 @@ class Office:
         """`count` short messages."""
         await asyncio.gather(*(self.deliver(mail(f"Message {n}", f"Text {n}"), folder) for n in range(1, count + 1)))
 
+    async def app_password(self) -> str:
+        """One of the mailbox's person."""
+        return (await self.app_passwords.create(self.person, "phone", HOST))[1]
+
     async def new_key(self, *permissions: str) -> str:
         """A key of the agent identity."""
         new = NewKey("a key", Level.IDENTITY, permissions, self.agent.tenant_id, self.agent.id)
@@ -254,7 +265,8 @@ async def office(
     parser = Parser()
     passwords = Passwords(threads=2, queue=8, memory_kib=64, time_cost=1)
     people, keys = People(db, ids, clock, passwords), Keys(db, ids, clock, PEPPER)
-    sign_in = SignIn(db, clock, passwords, KeyVerifier(db, clock, PEPPER), HASH_KEY)
+    scram = ScramKeys(HASH_KEY, PEPPER)
+    sign_in = SignIn(db, clock, passwords, KeyVerifier(db, clock, PEPPER), HASH_KEY, scram=scram)
 
     async def mailbox_rows(conn: Connection, new: NewMailbox) -> None:
         ref = MailboxRef(new.tenant_id, new.mailbox_id)
@@ -283,9 +295,11 @@ async def office(
         live=hub,
         clock=clock,
         ids=ids,
+        scram=scram.offer(),
     )
     made = Office(
-        db, clock, ids, blobs, hub, boxes, ingest, services, people, keys, tenant, box, agent, ImapConfig(), server_tls
+        *(db, clock, ids, blobs, hub, boxes, ingest, services, people, keys, tenant, box, agent),
+        *(ImapConfig(), server_tls, person, AppPasswords(db, ids, clock, PEPPER, scram=scram)),
     )
     yield made
     for client in made.clients:
@@ -341,9 +355,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server_tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
+    return server_context(Certificate(certificate, certificate, self_signed=False))
 
 
 @pytest.fixture

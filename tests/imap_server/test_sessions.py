@@ -239,3 +239,15 @@ async def test_the_listeners_of_a_process_share_their_limits(office: Any) -> Non
         office.clients.append(client)
         assert (await client.line()).startswith(b"* BYE [UNAVAILABLE] ")
     assert [listener.connection_count for listener in office.listeners] == [2, 2]
+
+
+@pytest.mark.covers("RFC 9051 §6.2.1", "mail-server:D1")
+async def test_what_comes_around_starttls(office: Any, client_tls: ssl.SSLContext) -> None:
+    client = await office.connect(await office.listen(tls=True))
+    # In clear behind the command it was put there by somebody else.
+    client.send(b"x STARTTLS\r\ny NOOP\r\n")
+    assert await client.line() == b"x OK Begin TLS negotiation now"
+    await client.writer.start_tls(client_tls, server_hostname="127.0.0.1")
+    # Under TLS it is the client's, however close behind the handshake.
+    client.send(b"z NOOP\r\n")
+    assert await client.line() == b"z OK NOOP completed"

@@ -26,7 +26,10 @@ from postroom.accounts import (
     Tenants,
     ensure_deployment,
 )
+from postroom.accounts.audit import HOST
 from postroom.accounts.permissions import GrantRole, Permission
+from postroom.accounts.scram import ScramKeys
+from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.sign_in import ThrottlePolicy
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -83,6 +86,7 @@ class PostOffice:
     robot: Identity
     dave: Identity
     person: Person
+    scram: ScramKeys
     changed: list[Appended] = field(default_factory=list)
     woken: list[None] = field(default_factory=list)
     signed: list[tuple[bytes, str]] = field(default_factory=list)
@@ -130,7 +134,7 @@ class PostOffice:
 
     async def listen(self, *, tls: ssl.SSLContext | None = None, implicit: bool = False, **options: Any) -> Any:
         """A submission listener on a free port."""
-        config = options.pop("config", ServerConfig("mail.agents.example"))
+        config = options.pop("config", ServerConfig("mail.agents.example", scram=self.scram.offer()))
         submission = options.pop("submission", None) or self.submission()
         door = Door(self.sign_in, self.find, submission)
         listener = SubmissionListener(
@@ -144,6 +148,11 @@ class PostOffice:
         found = await self.sign_in.sign_in(address, password, "127.0.0.1", Permission.MESSAGES_SEND)
         assert isinstance(found, Principal), found
         return found
+
+    async def app_password(self) -> str:
+        """One of Carol's."""
+        passwords = AppPasswords(self.db, self.ids, self.clock, PEPPER, scram=self.scram)
+        return (await passwords.create(self.person, "phone", HOST))[1]
 
     async def key(self, *permissions: str, identity: Identity | None = None) -> str:
         """A key of the agent."""
@@ -218,7 +227,8 @@ async def post_office(db: Database, clock: ManualClock, ids: IdGenerator, path: 
     passwords = Passwords(threads=2, queue=8, memory_kib=64, time_cost=1)
     people, keys = People(db, ids, clock, passwords), Keys(db, ids, clock, PEPPER)
     policy = ThrottlePolicy(failures=3, seconds=60)
-    sign_in = SignIn(db, clock, passwords, KeyVerifier(db, clock, PEPPER), HASH_KEY, policy)
+    scram = ScramKeys(HASH_KEY, PEPPER)
+    sign_in = SignIn(db, clock, passwords, KeyVerifier(db, clock, PEPPER), HASH_KEY, policy, scram=scram)
 
     async def mailbox_rows(conn: Connection, new: NewMailbox) -> None:
         ref = MailboxRef(new.tenant_id, new.mailbox_id)
@@ -244,7 +254,7 @@ async def post_office(db: Database, clock: ManualClock, ids: IdGenerator, path: 
     parser = Parser()
     made = PostOffice(
         *(db, clock, ids, blobs, boxes, identities, people, keys, sign_in, Directory(db, clock, DOMAIN), parser),
-        *(tenant, carol, robot, dave, person),
+        *(tenant, carol, robot, dave, person, scram),
     )
     yield made
     for listener in made.listeners:

@@ -16,11 +16,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from postroom.net.tls import Certificate, server_context
+from postroom.sasl import Proof
 from postroom.servers.smtp import ListenerLimits, MxListener
 from postroom.smtp import (
     CredentialsOffered,
     Envelope,
     MessageReceived,
+    ProofOffered,
     RecipientProposed,
     Refusal,
     Reply,
@@ -44,6 +47,7 @@ class Transcript:
     messages: list[MessageReceived] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)
     credentials: list[CredentialsOffered] = field(default_factory=list)
+    proofs: list[ProofOffered] = field(default_factory=list)
     senders: list[SenderProposed] = field(default_factory=list)
 
     @property
@@ -66,12 +70,16 @@ def _drive(
     final: Reply = QUEUED,
     tls: bool = True,
     sign_in: Callable[[str, str], Reply | None] = lambda username, password: None,
+    prove: Callable[[Proof], Reply | bytes] = lambda proof: Reply(535, "5.7.8", "Authentication credentials invalid"),
     refuse_sender: Reply | None = None,
     finals: Callable[[int], list[Reply]] | None = None,
     encrypted: bool = False,
     auth_in_clear: bool = False,
+    binding: bytes | None = None,
 ) -> Transcript:
-    session = ServerSession(config or ServerConfig("mx.example.com"), encrypted=encrypted, auth_in_clear=auth_in_clear)
+    session = ServerSession(
+        config or ServerConfig("mx.example.com"), encrypted=encrypted, auth_in_clear=auth_in_clear, binding=binding
+    )
     seen = Transcript(session)
     for chunk in chunks:
         session.receive(chunk)
@@ -95,6 +103,13 @@ def _drive(
                     session.accept_credentials(event.credentials.username)
                 else:
                     session.reject_credentials(reply)
+            elif isinstance(event, ProofOffered):
+                seen.proofs.append(event)
+                verdict = prove(event.proof)
+                if isinstance(verdict, Reply):
+                    session.reject_credentials(verdict)
+                else:
+                    session.accept_proof(event.proof.username, verdict)
             elif isinstance(event, SenderProposed):
                 seen.senders.append(event)
                 if refuse_sender is None:
@@ -106,7 +121,7 @@ def _drive(
                 if event is Signal.TLS_REQUESTED:
                     if tls:
                         session.start_tls()
-                        session.tls_started()
+                        session.tls_started(binding)
                     else:
                         session.refuse_tls()
         seen.output += session.take_output()
@@ -217,9 +232,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server_tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
+    return server_context(Certificate(certificate, certificate, self_signed=False))
 
 
 @pytest.fixture

@@ -409,6 +409,10 @@ class Settings(_Section):
     platform domain, and to `<postmaster>`; without one such mail is refused."""
     allow_plaintext_auth: PlaintextAuth = PlaintextAuth.LOOPBACK
     """From where passwords are accepted without TLS: `never`, `loopback` or `always`."""
+    offer_scram: bool = False
+    """Whether SCRAM-SHA-256 is offered by IMAP and SMTP. It takes application passwords alone: where it is offered,
+    mail programs that prefer it unasked, as isync does, cannot sign in with another password or with an API key before
+    they are told to use PLAIN."""
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
     smtp: SmtpSettings = SmtpSettings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import ssl
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -53,13 +55,73 @@ def certificate(
 
 def server_context(found: Certificate, *, min_version: str = "1.2", alpn: tuple[str, ...] = ()) -> ssl.SSLContext:
     """A context for listeners. Raises ssl.SSLError or OSError when the files don't fit together."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(found.cert_path, found.key_path)
+    context.end_point = _end_point(context)
     if alpn:
         context.set_alpn_protocols(list(alpn))
     return context
+
+
+class _ServerContext(ssl.SSLContext):
+    """A context of ours, which knows what a channel is bound to that shows its certificate."""
+
+    end_point: bytes | None = None
+    came_later: bool = False
+    """Whether it takes the place of an earlier one, under which sessions may have begun."""
+
+
+def end_point(connection: object) -> bytes | None:
+    """tls-server-end-point of a connection, by its `ssl_object`: what binds to the certificate that its client was
+    shown (RFC 5929 §4.1).
+
+    None without TLS, under a context that is not of `server_context`, for a certificate whose signature has no hash
+    function of its own, and for a session that is resumed after the certificate was renewed: the client was shown the
+    one before (RFC 5929 §4 has it that one's), and nobody knows which that was.
+    """
+    if not isinstance(connection, ssl.SSLObject | ssl.SSLSocket):
+        return None
+    context = connection.context  # what `replace_certificate` chose for this very connection
+    if not isinstance(context, _ServerContext) or (context.came_later and connection.session_reused):
+        return None
+    return context.end_point
+
+
+def _end_point(context: ssl.SSLContext) -> bytes | None:
+    shown = _shown(context)
+    if shown is None:
+        return None
+    try:
+        algorithm = x509.load_der_x509_certificate(shown).signature_hash_algorithm
+        if algorithm is None:
+            return None
+        # §4.1: the hash of the signature, but nothing weaker than SHA-256.
+        name = "sha256" if algorithm.name in ("md5", "sha1") else algorithm.name.replace("-", "_")
+        return hashlib.new(name, shown).digest()
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+
+
+def _shown(context: ssl.SSLContext) -> bytes | None:
+    """The certificate that a client of the context is shown, by being one: the file may have changed since it was read,
+    and holds more than that.
+    """
+    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE
+    asking.set_ciphers("ALL:@SECLEVEL=0")
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = asking.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
+    for end in (client, server) * 3:  # TLS 1.2 takes two turns and a half
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError as error:
+            log.warning("certificate_not_shown", error=type(error).__name__)
+            return None
+    return client.getpeercert(binary_form=True)
 
 
 class CertificateFiles:
@@ -80,8 +142,9 @@ class CertificateFiles:
             return None
         self._seen = state
         try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*self._paths)
+            context.end_point, context.came_later = _end_point(context), True
         except (OSError, ssl.SSLError) as error:
             log.error("new_certificate_unusable", error=type(error).__name__)
             return None

@@ -22,6 +22,7 @@ from postroom.servers.smtp_context import (
     ConnectionContext,
     ListenerLimits,
     Networks,
+    Prove,
     Receive,
     Resolve,
     SignIn,
@@ -35,6 +36,7 @@ __all__ = [
     "MemoryBudget",
     "MxListener",
     "Networks",
+    "Prove",
     "Receive",
     "Resolve",
     "SignIn",
@@ -57,8 +59,9 @@ class SmtpListener(Listening, Generic[R]):
 
     With an `ssl_context` STARTTLS is offered, or, with `implicit_tls`, every connection begins with the handshake
     (RFC 8314); ValueError for the second without the first. AUTH is offered exactly when there is a `sign_in`, without
-    TLS as far as `plaintext_auth` goes (D1). `allow` says who may connect: nothing everybody, an empty one this machine
-    alone. `budget` and `counter` may be shared by listeners; without them the listener makes its own from `limits`.
+    TLS as far as `plaintext_auth` goes (D1); by SCRAM when there is a `prove` too, and `config` has it. `allow` says
+    who may connect: nothing everybody, an empty one this machine alone. `budget` and `counter` may be shared by
+    listeners; without them the listener makes its own from `limits`.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class SmtpListener(Listening, Generic[R]):
         resolve: Resolve[R],
         receive: Receive[R],
         sign_in: SignIn | None = None,
+        prove: Prove | None = None,
         check_sender: CheckSender | None = None,
         plaintext_auth: PlaintextAuth = PlaintextAuth.LOOPBACK,
         limits: ListenerLimits | None = None,
@@ -84,7 +88,12 @@ class SmtpListener(Listening, Generic[R]):
         limits = limits or ListenerLimits()
         profile = config.profile
         self._context: ConnectionContext[R] = ConnectionContext(
-            config=replace(config, tls_available=ssl_context is not None, auth=sign_in is not None),
+            config=replace(
+                config,
+                tls_available=ssl_context is not None,
+                auth=sign_in is not None,
+                scram=None if prove is None else config.scram,
+            ),
             limits=limits,
             resolve=resolve,
             receive=receive,
@@ -96,6 +105,7 @@ class SmtpListener(Listening, Generic[R]):
             new_id=new_id,
             log=base_log.get("servers.smtp" if profile is Profile.MX else f"servers.{profile.value}"),
             sign_in=sign_in,
+            prove=prove,
             check_sender=check_sender,
             plaintext_auth=plaintext_auth,
             implicit_tls=implicit_tls,

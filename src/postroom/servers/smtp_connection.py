@@ -5,11 +5,20 @@ import ssl
 from collections.abc import Awaitable
 from typing import Final, Generic, TypeVar, cast
 
+from postroom.net.tls import end_point
+from postroom.sasl import Proven
 from postroom.servers.limits import normalise_ip
 from postroom.servers.smtp_context import ConnectionContext
 from postroom.smtp import replies
 from postroom.smtp.envelope import Envelope, Refusal, SessionInfo
-from postroom.smtp.events import CredentialsOffered, MessageReceived, RecipientProposed, SenderProposed, Signal
+from postroom.smtp.events import (
+    CredentialsOffered,
+    MessageReceived,
+    ProofOffered,
+    RecipientProposed,
+    SenderProposed,
+    Signal,
+)
 from postroom.smtp.replies import Reply
 from postroom.smtp.server import ServerSession
 
@@ -27,7 +36,7 @@ _WRITE_BLOCKED: Final = 4
 _IN_HANDSHAKE: Final = 8
 
 
-Question = CredentialsOffered | SenderProposed | RecipientProposed | MessageReceived
+Question = CredentialsOffered | ProofOffered | SenderProposed | RecipientProposed | MessageReceived
 """An event that a service decides on."""
 
 _OF_EVERY_MESSAGE: Final = (RecipientProposed, MessageReceived)
@@ -94,6 +103,7 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
             context.config,
             encrypted=context.implicit_tls,
             auth_in_clear=context.sign_in is not None and context.auth_in_clear(self._peer_ip),
+            binding=end_point(transport.get_extra_info("ssl_object")),
         )
         context.counter.add(self._peer_ip)
         context.connections.add(self)
@@ -225,12 +235,20 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
             self._connection_id, self._peer_ip, session.helo, session.encrypted, mail_from, session.account
         )
 
-    async def _sign_in(self, event: CredentialsOffered) -> None:
+    async def _sign_in(self, event: CredentialsOffered | ProofOffered) -> None:
         session, context = self._session, self._context
-        assert context.sign_in is not None
-        asked = context.sign_in(event.credentials, self._info(""))
+        asked: Awaitable[object]
+        if isinstance(event, ProofOffered):
+            assert context.prove is not None
+            mechanism, asked = event.proof.mechanism, context.prove(event.proof, self._info(""))
+        else:
+            assert context.sign_in is not None
+            mechanism, asked = event.credentials.mechanism, context.sign_in(event.credentials, self._info(""))
         answer = await self._asked(asked, "sign_in", context.limits.resolve_timeout)
         if session.is_closed:
+            return
+        if isinstance(answer, Proven):
+            session.accept_proof(answer.account, answer.signature)
             return
         if not isinstance(answer, _REFUSALS):
             session.accept_credentials(answer)
@@ -238,7 +256,7 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
         # Our own faults look like any other that waiting helps (A4).
         reply = answer.reply if isinstance(answer, Refusal) else replies.AUTH_UNAVAILABLE
         self._auth_failures += 1
-        self._log.info("smtp_login_failed", code=reply.code, mechanism=event.credentials.mechanism)
+        self._log.info("smtp_login_failed", code=reply.code, mechanism=mechanism)
         session.reject_credentials(reply)
         if self._auth_failures >= context.limits.auth_failures:
             session.close(replies.TOO_MANY_FAILURES)
@@ -435,7 +453,7 @@ class SmtpConnection(asyncio.Protocol, Generic[R]):
             return
         self._transport = transport
         self._pauses &= ~_IN_HANDSHAKE
-        self._session.tls_started()
+        self._session.tls_started(end_point(transport.get_extra_info("ssl_object")))
         self._settle()
         early, self._early = self._early, None
         if early:

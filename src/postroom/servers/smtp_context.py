@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from postroom.base.settings_tree import PlaintextAuth
+from postroom.sasl import Proof, Proven
 from postroom.servers.limits import CommandRate, ConnectionCounter, MemoryBudget, is_loopback
 from postroom.smtp.envelope import Envelope, Refusal, SessionInfo
 from postroom.smtp.replies import Reply
@@ -32,6 +33,12 @@ class SignIn(Protocol):
     """Decides on credentials: the account, which is not `None`, or the reply that refuses it (A4)."""
 
     async def __call__(self, credentials: Credentials, session: SessionInfo, /) -> object | Refusal: ...
+
+
+class Prove(Protocol):
+    """Decides on a proof (SCRAM): whose it is, or the reply that refuses it."""
+
+    async def __call__(self, proof: Proof, session: SessionInfo, /) -> Proven[object] | Refusal: ...
 
 
 class CheckSender(Protocol):
@@ -97,6 +104,7 @@ class ConnectionContext(Generic[R]):
     new_id: Callable[[], str]
     log: FilteringBoundLogger
     sign_in: SignIn | None = None
+    prove: Prove | None = None
     check_sender: CheckSender | None = None
     plaintext_auth: PlaintextAuth = PlaintextAuth.NEVER
     implicit_tls: bool = False

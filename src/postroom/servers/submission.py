@@ -20,6 +20,7 @@ from postroom.directory.models import Refusal as DirectoryRefusal
 from postroom.directory.rules import FOREIGN
 from postroom.inbound.reception import Addressee, Passage
 from postroom.outbound.submission import Destination
+from postroom.sasl import Proof, Proven
 from postroom.servers.limits import ConnectionCounter, MemoryBudget
 from postroom.servers.smtp import ListenerLimits, Receive, Resolve, SmtpListener
 from postroom.smtp import replies
@@ -44,6 +45,7 @@ class SignIn(Protocol):
     async def sign_in(
         self, address: str, password: str, remote: str, needs: Permission = ..., /
     ) -> Principal | SignInError: ...
+    async def prove(self, proof: Proof, remote: str, /) -> Proven[Principal] | SignInError: ...
     async def stands(self, principal: Principal, /) -> bool: ...
 
 
@@ -74,6 +76,11 @@ class Door:
         found = await self._accounts.sign_in(
             credentials.username, credentials.password, session.peer_ip, Permission.MESSAGES_SEND
         )
+        return Refusal(_FAILURES[found.kind]) if isinstance(found, SignInError) else found
+
+    async def prove(self, proof: Proof, session: SessionInfo) -> Proven[Principal] | Refusal:
+        """The same of a proof (SCRAM)."""
+        found = await self._accounts.prove(proof, session.peer_ip)
         return Refusal(_FAILURES[found.kind]) if isinstance(found, SignInError) else found
 
     async def check_sender(self, address: str, session: SessionInfo) -> Refusal | None:
@@ -129,6 +136,7 @@ class SubmissionListener(SmtpListener[Destination]):
             resolve=door.resolve,
             receive=door.receive,
             sign_in=door.sign_in,
+            prove=door.prove,
             check_sender=door.check_sender,
             plaintext_auth=plaintext_auth,
             limits=limits,
@@ -143,7 +151,7 @@ class SubmissionListener(SmtpListener[Destination]):
 @dataclass(frozen=True, slots=True)
 class AtMx(Generic[R]):
     """What an MX listener is given as `resolve` and `receive` when people can sign in there, beside the door's own
-    `sign_in` and `check_sender` (`smtp.auth_on_mx`).
+    `sign_in`, `prove` and `check_sender` (`smtp.auth_on_mx`).
 
     Nobody can sign in within a transaction (A2), so all recipients of a message are of one kind.
     """

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from postroom.sasl import Offer
 from postroom.smtp.machine import Profile
 
 
@@ -24,6 +25,8 @@ class ServerConfig:
     postmaster_domain: str | None = None
     auth: bool = False
     """Whether AUTH is served (RFC 4954). LMTP has none whatever this says (A1)."""
+    scram: Offer | None = None
+    """What AUTH by SCRAM begins with (RFC 5802); without it there is none."""
     require_auth: bool = True
     """Whether MAIL needs AUTH first on the submission profile (A2); the others never ask for it."""
     propose_sender: bool = False
@@ -44,10 +47,10 @@ class ServerConfig:
         return self.profile is Profile.SUBMISSION and self.require_auth
 
 
-def ehlo_lines(config: ServerConfig, *, encrypted: bool, auth_offered: bool) -> list[str]:
+def ehlo_lines(config: ServerConfig, *, encrypted: bool, mechanisms: tuple[str, ...]) -> list[str]:
     """The extension lines of the answer to EHLO or LHLO, in order (A2).
 
-    `auth_offered` is whether AUTH would be accepted as the session stands (D1).
+    `mechanisms` are those that AUTH would accept as the session stands (D1).
     """
     if not config.advertise_extensions:
         return ["OK"]
@@ -64,7 +67,7 @@ def ehlo_lines(config: ServerConfig, *, encrypted: bool, auth_offered: bool) -> 
         # RFC 8689 §3: never in clear text.
         "REQUIRETLS": config.requiretls and encrypted,
         "STARTTLS": config.tls_available and not encrypted,
-        "AUTH PLAIN LOGIN": auth_offered,
+        f"AUTH {' '.join(mechanisms)}": bool(mechanisms),
         "HELP": True,
     }
     return [keyword for keyword, is_offered in offered.items() if is_offered]

@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from postroom.sasl import Proof
 from postroom.smtp.address import Address
 from postroom.smtp.params import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
 from postroom.smtp.sasl import Credentials
@@ -17,6 +18,13 @@ class CredentialsOffered:
     """AUTH is complete on the client's side. Answer with `accept_credentials` or `reject_credentials`."""
 
     credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOffered:
+    """AUTH has come to a proof that the client has the password. Answer with `accept_proof` or `reject_credentials`."""
+
+    proof: Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +73,4 @@ class Signal(enum.Enum):
     """The session is over: send the output, then close. Comes once and last."""
 
 
-Event = CredentialsOffered | SenderProposed | RecipientProposed | MessageReceived | Signal
+Event = CredentialsOffered | ProofOffered | SenderProposed | RecipientProposed | MessageReceived | Signal

@@ -1,4 +1,4 @@
-"""SASL PLAIN (RFC 4616) and LOGIN as SMTP AUTH carries them (RFC 4954 §4, rule A4), both halves.
+"""SASL as SMTP AUTH carries it (RFC 4954 §4, rule A4): PLAIN (RFC 4616) and LOGIN, both halves; SCRAM, the server's.
 
 LOGIN was never standardised; it asks for the name, then for the password, each line in base64.
 """
@@ -8,6 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from postroom.sasl import Challenge, Offer, Proof, Refused, Step
+from postroom.sasl import Exchange as Scram
 from postroom.smtp import replies
 from postroom.smtp.replies import Reply
 
@@ -70,6 +72,53 @@ class Exchange:
             self._username = response
             return replies.ASK_PASSWORD
         return Credentials("LOGIN", self._username, response) if response else replies.MALFORMED_RESPONSE
+
+
+class ScramExchange:
+    """One AUTH exchange by SCRAM (RFC 5802). Each step gives a challenge, a refusal that ends it, a proof to decide on,
+    or `replies.AUTHENTICATED`.
+    """
+
+    __slots__ = ("_scram",)
+
+    def __init__(self, mechanism: str, offer: Offer, binding: bytes | None) -> None:
+        """Raises `ValueError` for a mechanism that is not offered with that binding."""
+        self._scram = Scram(mechanism, offer, binding)
+
+    def start(self, initial: bytes) -> Reply | Proof:
+        """Begin, with the initial response of the AUTH command or with nothing."""
+        if not initial:
+            return replies.EMPTY_CHALLENGE
+        return self._take(self._scram.respond(b"")) if initial == _EMPTY else self.respond(initial)
+
+    def respond(self, line: bytes) -> Reply | Proof:
+        """Take the client's next line, without its CRLF."""
+        if line == _CANCEL:
+            return replies.AUTH_CANCELLED
+        try:
+            response = binascii.a2b_base64(line, strict_mode=True)
+        except binascii.Error:
+            return replies.BAD_BASE64
+        return self._take(self._scram.respond(response))
+
+    def accept(self, signature: bytes) -> Reply:
+        """The proof is right: what to say, before the client's last word."""
+        return _challenge(self._scram.accept(signature).data)
+
+    def _take(self, step: Step) -> Reply | Proof:
+        match step:
+            case Proof():
+                return step
+            case Challenge(data):
+                return _challenge(data)
+            case Refused():
+                return replies.AUTH_FAILED
+        return replies.AUTHENTICATED
+
+
+def _challenge(data: bytes) -> Reply:
+    # What SCRAM says is far below the limit of a reply line: the client's part of the nonce is bounded.
+    return Reply(334, None, binascii.b2a_base64(data, newline=False).decode("ascii"))
 
 
 def _plain(response: str) -> Reply | Credentials:

@@ -51,8 +51,9 @@ _SPACE: Final = b" \t"
 class ServerSession(AuthenticatingChannel):
     """One connection's protocol state. Never raises on what the client sends.
 
-    `encrypted`: the connection began with TLS. `auth_in_clear`: this client may use AUTH without TLS (D1). The client
-    of an LMTP listener is one that the driver lets in; here it is taken as it comes.
+    `encrypted`: the connection began with TLS, to which `binding` binds if there is one (tls-server-end-point).
+    `auth_in_clear`: this client may use AUTH without TLS (D1). The client of an LMTP listener is one that the driver
+    lets in; here it is taken as it comes.
     """
 
     __slots__ = (
@@ -75,8 +76,15 @@ class ServerSession(AuthenticatingChannel):
         "_surplus",
     )
 
-    def __init__(self, config: ServerConfig, *, encrypted: bool = False, auth_in_clear: bool = False) -> None:
-        super().__init__(config, encrypted=encrypted, auth_in_clear=auth_in_clear)
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        encrypted: bool = False,
+        auth_in_clear: bool = False,
+        binding: bytes | None = None,
+    ) -> None:
+        super().__init__(config, encrypted=encrypted, auth_in_clear=auth_in_clear, binding=binding)
         self._commands = _COMPILED[config.profile]
         self._is_lmtp = config.profile is Profile.LMTP
         self._state = State.CONNECTED
@@ -250,10 +258,13 @@ class ServerSession(AuthenticatingChannel):
         self._expect(Waiting.FOR_TLS_ANSWER)
         self._decline(reply)
 
-    def tls_started(self) -> None:
-        """The handshake is done: everything learned in clear text is forgotten (RFC 3207 §4.2)."""
+    def tls_started(self, binding: bytes | None = None) -> None:
+        """The handshake is done: everything learned in clear text is forgotten (RFC 3207 §4.2). `binding`: what binds
+        to the channel, if anything does.
+        """
         self._expect(Waiting.FOR_HANDSHAKE)
         self._encrypted = True
+        self._binding = binding
         self._forget_account()
         self._helo = ""
         self._esmtp = False
@@ -365,7 +376,7 @@ class ServerSession(AuthenticatingChannel):
 
     def _on_ehlo(self, argument: bytes) -> None:
         if self._helo_command(argument, esmtp=True):
-            lines = ehlo_lines(self._config, encrypted=self._encrypted, auth_offered=self._offers_auth)
+            lines = ehlo_lines(self._config, encrypted=self._encrypted, mechanisms=self._mechanisms)
             # RFC 2034 §3: no enhanced code in the answer to EHLO.
             self._say(Reply(250, None, "\n".join([self._config.hostname, *lines])))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +12,7 @@ from postroom.accounts import tokens
 from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.keys import mac
 from postroom.accounts.models import AppPassword, Person
+from postroom.accounts.scram import ScramKeys
 from postroom.accounts.store import credentials as store
 from postroom.accounts.store import people as people_store
 from postroom.accounts.store import sessions as session_store
@@ -29,7 +31,7 @@ MAX_PAGE: Final = 101
 
 class AppPasswords:
     """Use cases; callers have made sure whose they are. `changed` is told the id of a person whose sign-ins are to be
-    looked at again.
+    looked at again. Without `scram` what is made signs in by PLAIN alone.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class AppPasswords:
         pepper: bytes,
         random: Callable[[int], bytes] = os.urandom,
         changed: Callable[[str], None] = lambda person: None,
+        *,
+        scram: ScramKeys | None = None,
     ) -> None:
         self._db, self._ids, self._clock, self._pepper, self._random = db, ids, clock, pepper, random
-        self._changed = changed
+        self._changed, self._scram = changed, scram
 
     async def create(
         self, person: Person, label: str, by: Actor, *, epoch: int | None = None
@@ -52,7 +56,8 @@ class AppPasswords:
         undone meanwhile.
         """
         check_label(label)
-        text = tokens.draw_app_password(self._random)
+        text, public_id = tokens.draw_app_password(self._random), self._ids.new("apw_")
+        sealed = None if self._scram is None else await asyncio.to_thread(self._scram.sealed_keys_of, text, public_id)
         now = self._clock.now()
         async with self._db.transaction() as conn:
             # The lock makes the count exact.
@@ -61,7 +66,7 @@ class AppPasswords:
             if await store.count_live(conn, person.id) >= MAX_LIVE:
                 raise PostroomError("app_password_limit_reached", details={"limit": MAX_LIVE})
             made = await store.insert_app_password(
-                conn, self._ids.new("apw_"), person.id, label, mac(self._pepper, text), now
+                conn, public_id, person.id, label, mac(self._pepper, text), sealed, now
             )
             entry = Entry("app_password.create", "app_password", made.public_id, details={"person": person.public_id})
             await record(conn, self._ids, now, by, entry)

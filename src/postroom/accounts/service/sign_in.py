@@ -5,32 +5,41 @@ Every reason of a failure looks the same to the caller but for two: too many fai
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from postroom.accounts import keys as key_rules
 from postroom.accounts import tokens
 from postroom.accounts.models import Credential, Mode, PersonKey, Principal, PrincipalKind
 from postroom.accounts.passwords import MAX_LENGTH, HashingOverloaded, Passwords
 from postroom.accounts.permissions import OF_GRANT, Level, Permission
+from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.keys import KeyVerifier
-from postroom.accounts.service.throttle import WINDOW, Throttle, ThrottlePolicy, client_network
+from postroom.accounts.service.throttle import WINDOW, Guard, Throttle, ThrottlePolicy, client_network
 from postroom.accounts.store import counters, credentials, standing
 from postroom.accounts.store import people as store
 from postroom.base import log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
+from postroom.base.sealing import UnsealError
 from postroom.db import Connection, Database, is_transient
+from postroom.sasl import Keys, Proof, Proven
 
 MAX_ADDRESS: Final = 320
 MAX_CANDIDATES: Final = 8
 """People of one mailbox whose passwords are tried. Each costs a hash; owners come first."""
+MAX_SCRAM_KEYS: Final = 128
+"""Application passwords of one mailbox's people that a proof is held against, those used last first: 5 µs each."""
+_NOBODY: Final = Keys(bytes(32), bytes(32))
+T = TypeVar("T")
 
 __all__ = [
     "MAX_ADDRESS",
     "MAX_CANDIDATES",
+    "MAX_SCRAM_KEYS",
     "SignIn",
     "SignInError",
     "SignInFailure",
@@ -64,7 +73,9 @@ _UNAVAILABLE: Final = SignInError(SignInFailure.UNAVAILABLE, retry_after=5)
 
 
 class SignIn:
-    """Signs people and agents in to mailboxes. One per process; lock state is the database's, shared by all nodes."""
+    """Signs people and agents in to mailboxes. One per process; lock state is the database's, shared by all nodes.
+    Without `scram` no proof is right.
+    """
 
     def __init__(
         self,
@@ -74,8 +85,10 @@ class SignIn:
         keys: KeyVerifier,
         hash_key: bytes,
         policy: ThrottlePolicy | None = None,
+        *,
+        scram: ScramKeys | None = None,
     ) -> None:
-        self._db, self._clock, self._passwords, self._keys = db, clock, passwords, keys
+        self._db, self._clock, self._passwords, self._keys, self._scram = db, clock, passwords, keys, scram
         self.throttle = Throttle(db, clock, hash_key, policy or ThrottlePolicy())
 
     async def sign_in(
@@ -87,6 +100,29 @@ class SignIn:
         an application password, or their own unless they have two-step verification (A4, F5). What a person may do
         follows from their grants, and is the caller's to look at. Never raises for what the client sent.
         """
+        return await self._in_turn(
+            address,
+            remote,
+            lambda opening, account, network: self._attempt(opening, account, network, password, needs),
+        )
+
+    async def prove(self, proof: Proof, remote: str) -> Proven[Principal] | SignInError:
+        """Open the mailbox of a SCRAM user name for whoever has proved to have an application password (RFC 5802).
+
+        What holds of one that is shown (`sign_in`) holds of one that is proved. Never raises for what the client sent.
+        """
+        return await self._in_turn(
+            proof.username,
+            remote,
+            lambda opening, account, network: self._attempt_with_proof(opening, account, network, proof),
+        )
+
+    async def _in_turn(
+        self,
+        address: str,
+        remote: str,
+        attempt: Callable[[store.Opening | None, str, str], Awaitable[T | SignInError]],
+    ) -> T | SignInError:
         address = address.strip().lower()
         network = self.throttle.network(remote)
         try:
@@ -98,7 +134,7 @@ class SignIn:
             async with self.throttle.turn(account) as mine:
                 if not mine:
                     return _UNAVAILABLE
-                return await self._attempt(opening, account, network, password, needs)
+                return await attempt(opening, account, network)
         except HashingOverloaded:
             return _UNAVAILABLE
         except Exception as exc:
@@ -126,7 +162,7 @@ class SignIn:
         if key_rules.parse(password) is not None:
             return await self._attempt_with_key(opening, account, network, password, needs)
         candidates = () if opening is None else opening.candidates
-        guard = await self.throttle.guard(account, [one.person_public_id for one in candidates])
+        guard = await self._guard(opening, account)
         if guard.is_shut:
             return SignInError(SignInFailure.THROTTLED, guard.wait)
         tried = tuple(one for one in candidates if one.person_public_id in guard.counted)
@@ -134,6 +170,24 @@ class SignIn:
         if principal is not None:
             await self.throttle.succeeded(guard.counted[principal.public_id])
             return principal
+        return await self._failed(guard, network)
+
+    async def _attempt_with_proof(
+        self, opening: store.Opening | None, account: str, network: str, proof: Proof
+    ) -> Proven[Principal] | SignInError:
+        proven = await self._by_proof(opening, proof)
+        if proven is not None:
+            return proven  # whatever is locked, as in `_attempt`
+        guard = await self._guard(opening, account)
+        if guard.is_shut:
+            return SignInError(SignInFailure.THROTTLED, guard.wait)
+        return await self._failed(guard, network)
+
+    async def _guard(self, opening: store.Opening | None, account: str) -> Guard:
+        candidates = () if opening is None else opening.candidates
+        return await self.throttle.guard(account, [one.person_public_id for one in candidates])
+
+    async def _failed(self, guard: Guard, network: str) -> SignInError:
         await self.throttle.failed(*guard.failing, network)
         # It may have been right, of somebody who is not tried now.
         return SignInError(SignInFailure.THROTTLED, guard.wait) if guard.wait else _INVALID
@@ -159,9 +213,36 @@ class SignIn:
         async with self._db.acquire() as conn:
             mac = self._keys.mac_of(password)
             found = await credentials.opens_mailbox(conn, mac, opening.tenant_id, opening.identity_id)
-            if found is None or found.role is None:
-                return None
-            await credentials.mark_used(conn, found.app_password_id, self._clock.now())
+            return None if found is None else await self._let_in(conn, opening, found)
+
+    async def _by_proof(self, opening: store.Opening | None, proof: Proof) -> Proven[Principal] | None:
+        # Where there is no such mailbox, or nothing that opens it, what is done is the same.
+        place = (0, 0) if opening is None else (opening.tenant_id, opening.identity_id)
+        async with self._db.acquire() as conn:
+            rows = await credentials.scram_of_mailbox(conn, *place, MAX_SCRAM_KEYS)
+            proof.verified(_NOBODY)
+            for row in rows:
+                keys = self._opened(row)
+                signature = None if keys is None else proof.verified(keys)
+                if signature is not None and opening is not None:
+                    principal = await self._let_in(conn, opening, row.opens)
+                    return None if principal is None else Proven(principal, signature)
+        return None
+
+    def _opened(self, row: credentials.ScramRow) -> Keys | None:
+        if self._scram is None:
+            return None
+        try:
+            return self._scram.opened(row.sealed, row.public_id)
+        except UnsealError:
+            _log.error("scram keys cannot be opened", app_password=row.public_id)
+            return None
+
+    async def _let_in(self, conn: Connection, opening: store.Opening, found: credentials.Opened) -> Principal | None:
+        """Whoever has that application password."""
+        if found.role is None:
+            return None
+        await credentials.mark_used(conn, found.app_password_id, self._clock.now())
         who = store.Candidate(
             PersonKey(found.person_id), found.person_public_id, "", found.role, found.epoch, two_step=False
         )

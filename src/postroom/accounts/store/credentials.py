@@ -14,7 +14,7 @@ from postroom.base.ids import is_id
 from postroom.db import Connection
 
 _INSERT: Final = """
-INSERT INTO app_passwords (public_id, person_id, label, hash, created_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO app_passwords (public_id, person_id, label, hash, scram_sealed, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 RETURNING id, public_id, label, created_at, last_used_at, revoked_at
 """
 _PAGE: Final = """
@@ -24,7 +24,8 @@ ORDER BY created_at DESC, public_id DESC LIMIT $4
 """
 _COUNT_LIVE: Final = "SELECT count(*) FROM app_passwords WHERE person_id = $1 AND revoked_at IS NULL"
 _REVOKE: Final = """
-UPDATE app_passwords SET revoked_at = $3 WHERE person_id = $1 AND public_id = $2 AND revoked_at IS NULL RETURNING id
+UPDATE app_passwords SET revoked_at = $3, scram_sealed = NULL
+WHERE person_id = $1 AND public_id = $2 AND revoked_at IS NULL RETURNING id
 """
 # Somebody whom the mailbox is granted to, by the hash of what they typed.
 _FOR_MAILBOX: Final = """
@@ -33,6 +34,15 @@ FROM app_passwords a
 JOIN people p ON p.id = a.person_id AND p.enabled
 JOIN mailbox_grants g ON g.tenant_id = $2 AND g.mailbox_id = $3 AND g.person_id = p.id
 WHERE a.hash = $1 AND a.revoked_at IS NULL
+"""
+# Of everybody whom the mailbox is granted to, those used last first.
+_SCRAM: Final = """
+SELECT a.id, a.public_id, a.scram_sealed, p.id AS person_id, p.public_id AS person_public_id, p.sign_in_epoch, g.role
+FROM mailbox_grants g
+JOIN people p ON p.id = g.person_id AND p.enabled
+JOIN app_passwords a ON a.person_id = p.id AND a.revoked_at IS NULL AND a.scram_sealed IS NOT NULL
+WHERE g.tenant_id = $1 AND g.mailbox_id = $2
+ORDER BY coalesce(a.last_used_at, a.created_at) DESC, a.id DESC LIMIT $3
 """
 _FOR_PERSON: Final = """
 SELECT a.id, p.id AS person_id, p.public_id AS person_public_id, p.sign_in_epoch, NULL AS role
@@ -85,6 +95,15 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class ScramRow:
+    """Sealed SCRAM keys, and whom they would let in."""
+
+    opens: Opened
+    public_id: str
+    sealed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class TotpRow:
     """Secrets are sealed."""
 
@@ -96,9 +115,15 @@ class TotpRow:
 
 
 async def insert_app_password(
-    conn: Connection, public_id: str, person_id: int, label: str, mac: bytes, now: datetime
+    conn: Connection,
+    public_id: str,
+    person_id: int,
+    label: str,
+    mac: bytes,
+    scram_sealed: bytes | None,
+    now: datetime,
 ) -> AppPassword:
-    row = await conn.fetchrow(_INSERT, public_id, person_id, label, mac, now)
+    row = await conn.fetchrow(_INSERT, public_id, person_id, label, mac, scram_sealed, now)
     assert row is not None
     return _app_password(row)
 
@@ -128,6 +153,12 @@ async def opens_mailbox(conn: Connection, mac: bytes, tenant_id: int, mailbox_id
     """Who may open the mailbox with the application password of that hash."""
     row = await conn.fetchrow(_FOR_MAILBOX, mac, tenant_id, mailbox_id)
     return None if row is None else _opened(row)
+
+
+async def scram_of_mailbox(conn: Connection, tenant_id: int, mailbox_id: int, limit: int) -> list[ScramRow]:
+    """The SCRAM keys that open the mailbox, at most `limit`."""
+    rows = await conn.fetch(_SCRAM, tenant_id, mailbox_id, limit)
+    return [ScramRow(_opened(row), row["public_id"], row["scram_sealed"]) for row in rows]
 
 
 async def opens_account(conn: Connection, mac: bytes, person_ids: list[int]) -> Opened | None:

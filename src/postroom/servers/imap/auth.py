@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import binascii
 from typing import Final
 
 from postroom import __version__
+from postroom.accounts.models import Principal
 from postroom.accounts.service.sign_in import SignInError, SignInFailure
 from postroom.base import log as base_log
 from postroom.imap import BadCommand, Code, ProtocolNo, SessionState, Status, parse_sasl_line, render
 from postroom.imap import commands as c
 from postroom.mailbox.models import MailboxRef
+from postroom.sasl import SUCCEEDED, Exchange, Proof, Proven, Refused, ServerError
 from postroom.servers.imap.capabilities import ENABLES
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.session import Done, Session
@@ -61,8 +64,8 @@ async def start_tls(session: Session, command: c.StartTls) -> Done:
     # What came in clear after the command is an injection (RFC 9051 §6.2.1).
     session.reader.discard_buffer()
     session.flush()
+    # From here on nothing comes in clear. What is there when the handshake is done came right behind it, under TLS.
     await session.wire.start_tls()
-    session.reader.discard_buffer()
     return Done("", nothing=True)
 
 
@@ -84,18 +87,18 @@ async def login(session: Session, command: c.Login) -> Done:
 
 
 async def authenticate(session: Session, command: c.Authenticate) -> Done:
-    """PLAIN (RFC 4616), with or without an initial response (RFC 4959)."""
+    """With or without an initial response (RFC 4959)."""
     _require_privacy(session)
-    if command.mechanism != "PLAIN":
-        raise ProtocolNo(Code.CANNOT, "Unsupported authentication mechanism")
-    response = command.initial
-    if response is None:
-        session.reader.expect_line()
-        session.write(render.continuation(""))
-        line = await session.read_line()
-        if len(line) > _MAX_SASL:
-            raise BadCommand("Response too long")
-        response = parse_sasl_line(line)
+    if command.mechanism == "PLAIN":
+        return await _plain(session, command.initial)
+    if command.mechanism in session.scram_mechanisms:
+        return await _scram(session, command.mechanism, command.initial)
+    raise ProtocolNo(Code.CANNOT, "Unsupported authentication mechanism")
+
+
+async def _plain(session: Session, initial: bytes | None) -> Done:
+    """RFC 4616."""
+    response = await _ask(session, b"") if initial is None else initial
     parts = response.split(b"\0")
     try:
         authorise, username, password = (part.decode("utf-8") for part in parts)
@@ -106,6 +109,39 @@ async def authenticate(session: Session, command: c.Authenticate) -> Done:
     return await _sign_in(session, username, password)
 
 
+async def _scram(session: Session, mechanism: str, initial: bytes | None) -> Done:
+    """RFC 5802."""
+    offer = session.services.scram
+    assert offer is not None
+    exchange = Exchange(mechanism, offer, session.wire.binding)
+    response = await _ask(session, b"") if initial is None else initial
+    proven: Proven[Principal] | None = None
+    while True:
+        step = exchange.respond(response)
+        if isinstance(step, Proof):
+            found = await session.services.sign_in.prove(step, session.wire.peer_ip)
+            if isinstance(found, SignInError):
+                return _refused(session, found.kind)
+            proven = found
+            step = exchange.accept(found.signature)
+        if isinstance(step, Refused):
+            return _refused(session, SignInFailure.INVALID, step.error)
+        if step is SUCCEEDED:
+            assert proven is not None
+            return _signed_in(session, proven.account)
+        response = await _ask(session, step.data)
+
+
+async def _ask(session: Session, challenge: bytes) -> bytes:
+    """The client's response to a challenge. Raises `BadCommand`, for a cancellation too."""
+    session.reader.expect_line()
+    session.write(render.continuation(binascii.b2a_base64(challenge, newline=False).decode("ascii")))
+    line = await session.read_line()
+    if len(line) > _MAX_SASL:
+        raise BadCommand("Response too long")
+    return parse_sasl_line(line)
+
+
 def _require_privacy(session: Session) -> None:
     if not session.may_sign_in:
         raise ProtocolNo(Code.PRIVACYREQUIRED, "Sign-in needs TLS")
@@ -113,24 +149,30 @@ def _require_privacy(session: Session) -> None:
 
 async def _sign_in(session: Session, username: str, password: str) -> Done:
     found = await session.services.sign_in.sign_in(username, password, session.wire.peer_ip)
-    if isinstance(found, SignInError):
-        session.login_failures += 1
-        _log.info("imap_login_failed", reason=found.kind.value)
-        failure = (
-            render.tagged(session.tag, Status.NO, _AUTHENTICATION_FAILED, Code.AUTHENTICATIONFAILED)
-            if found.kind is SignInFailure.INVALID
-            else render.tagged(session.tag, Status.NO, "Try again later", Code.UNAVAILABLE)
-        )
-        session.write(failure)
-        if session.login_failures >= session.shared.config.max_login_failures:
-            session.bye("Too many failed logins")
-            raise Disconnected
-        return Done("", nothing=True)
-    assert found.tenant_id is not None
-    assert found.identity_id is not None
-    session.signed_in(found)
-    session.ref = MailboxRef(found.tenant_id, found.identity_id)
+    return _refused(session, found.kind) if isinstance(found, SignInError) else _signed_in(session, found)
+
+
+def _refused(session: Session, why: SignInFailure, error: ServerError | None = None) -> Done:
+    session.login_failures += 1
+    _log.info("imap_login_failed", reason=why.value if error is None else error.value)
+    failure = (
+        render.tagged(session.tag, Status.NO, _AUTHENTICATION_FAILED, Code.AUTHENTICATIONFAILED)
+        if why is SignInFailure.INVALID
+        else render.tagged(session.tag, Status.NO, "Try again later", Code.UNAVAILABLE)
+    )
+    session.write(failure)
+    if session.login_failures >= session.shared.config.max_login_failures:
+        session.bye("Too many failed logins")
+        raise Disconnected
+    return Done("", nothing=True)
+
+
+def _signed_in(session: Session, principal: Principal) -> Done:
+    assert principal.tenant_id is not None
+    assert principal.identity_id is not None
+    session.signed_in(principal)
+    session.ref = MailboxRef(principal.tenant_id, principal.identity_id)
     session.reader.authenticated = True
     session.state = SessionState.AUTHENTICATED
-    _log.info("imap_login", principal=found.public_id, secure=session.wire.secure)
+    _log.info("imap_login", principal=principal.public_id, secure=session.wire.secure)
     return Done("Logged in", render.code_capability(session.capabilities()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -75,7 +75,9 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "LITERAL+": ("RFC 7888", ""),
         "SASL-IR": ("RFC 4959", "before sign-in"),
         "STARTTLS": ("RFC 9051 §6.2.1", "on ports without TLS, before sign-in"),
-        "AUTH=PLAIN": ("RFC 4616", "where a password may travel (`imap.plaintext_auth`)"),
+        "AUTH=PLAIN": ("RFC 4616", "where a password may travel (`allow_plaintext_auth`)"),
+        "AUTH=SCRAM-SHA-256": ("RFC 5802, RFC 7677", "with application passwords; as above, and with `offer_scram`"),
+        "AUTH=SCRAM-SHA-256-PLUS": ("RFC 5802, RFC 5929", "under TLS; channel binding `tls-server-end-point`"),
         "LOGINDISABLED": ("RFC 3501 §6.2.3", "where it may not"),
         "ID": ("RFC 2971", ""),
         "ENABLE": ("RFC 5161", ""),
@@ -137,13 +139,19 @@ def options(enabled: frozenset[str]) -> ParserOptions:
 
 
 def capabilities(
-    *, signed_in: bool, may_sign_in: bool, may_start_tls: bool, append_limit: int | None = None
+    *,
+    signed_in: bool,
+    may_sign_in: bool,
+    may_start_tls: bool,
+    append_limit: int | None = None,
+    scram: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The list as it stands now: before sign-in it says how one may sign in.
 
-    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1).
+    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1). `scram`: the mechanisms of
+    that name there are.
     """
     if signed_in:
         return _AFTER_LOGIN if append_limit is None else (*_AFTER_LOGIN, f"APPENDLIMIT={append_limit}")
-    how = ("AUTH=PLAIN",) if may_sign_in else ("LOGINDISABLED",)
+    how = tuple(f"AUTH={name}" for name in ("PLAIN", *scram)) if may_sign_in else ("LOGINDISABLED",)
     return (*_BEFORE_LOGIN, *(("STARTTLS",) if may_start_tls else ()), *how)

@@ -17,6 +17,7 @@ from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.service import Mailboxes
+from postroom.sasl import Offer, Proof, Proven
 
 MIB = 1024 * 1024
 
@@ -26,6 +27,10 @@ class SignIn(Protocol):
 
     async def sign_in(self, address: str, password: str, remote: str, /) -> Principal | SignInError:
         """Open the mailbox of an address for whoever has the password; `remote` is the client's IP address."""
+        ...
+
+    async def prove(self, proof: Proof, remote: str, /) -> Proven[Principal] | SignInError:
+        """Open the mailbox of a name for whoever has proved to have an application password (SCRAM)."""
         ...
 
 
@@ -52,6 +57,8 @@ class ImapServices:
     ids: IdGenerator
     standing: Standing | None = None
     """Without it sessions outlive what they were opened with."""
+    scram: Offer | None = None
+    """What AUTHENTICATE by SCRAM begins with; without it there is none."""
 
 
 @dataclass(frozen=True, slots=True)

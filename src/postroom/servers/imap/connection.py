@@ -12,6 +12,7 @@ from typing import Final, cast
 from postroom.base import log as base_log
 from postroom.imap import Code, SessionState
 from postroom.imap import commands as c
+from postroom.net.tls import end_point
 from postroom.servers.imap.deflate import Deflater, Inflater
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.session import SIGNED_OUT, Handler, Session, SharedState
@@ -228,6 +229,11 @@ class ImapConnection(asyncio.Protocol):
         self._inflater.feed(received)
         if self._inflate():
             self.notify()
+
+    @property
+    def binding(self) -> bytes | None:
+        """What binds to the TLS channel, if anything does."""
+        return end_point(self._transport.get_extra_info("ssl_object"))
 
     @property
     def compressed(self) -> bool:

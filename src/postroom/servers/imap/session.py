@@ -203,6 +203,12 @@ class Session:
         """Whether STARTTLS is on offer now."""
         return self.shared.tls_available and not self.wire.secure and self.principal is None
 
+    @property
+    def scram_mechanisms(self) -> tuple[str, ...]:
+        """Those that AUTHENTICATE takes on this connection, where one may sign in at all."""
+        offer = self.services.scram
+        return () if offer is None else offer.mechanisms(self.wire.binding)
+
     def capabilities(self) -> tuple[str, ...]:
         """What CAPABILITY answers now."""
         return capabilities(
@@ -210,6 +216,7 @@ class Session:
             may_sign_in=self.may_sign_in,
             may_start_tls=self.may_start_tls,
             append_limit=self.shared.config.max_append_size,
+            scram=self.scram_mechanisms,
         )
 
     def signed_in(self, principal: Principal) -> None:

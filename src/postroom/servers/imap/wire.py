@@ -13,6 +13,10 @@ class Wire(Protocol):
     secure: bool
 
     @property
+    def binding(self) -> bytes | None:
+        """What binds to the TLS channel, if anything does (tls-server-end-point, RFC 5929 §4)."""
+
+    @property
     def compressed(self) -> bool:
         """Whether the connection is compressed (RFC 4978)."""
 
