@@ -40,7 +40,7 @@ from postroom.inbound.reception import Addressee, Door, Reception
 from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailauth import organisational
 from postroom.mailbox.ingest import Ingest
-from postroom.mailbox.models import Appended, MailboxRef
+from postroom.mailbox.models import Appended, MailboxRef, changed_mailboxes
 from postroom.mailbox.pins import lift_pins
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
@@ -393,10 +393,7 @@ class Node:
         return listener
 
     def _committed(self, stored: Sequence[Appended]) -> None:
-        newest: dict[int, int] = {}
-        for one in stored:
-            newest[one.mailbox.mailbox_id] = max(one.modseq, newest.get(one.mailbox.mailbox_id, 0))
-        for mailbox_id, modseq in newest.items():
+        for mailbox_id, modseq in changed_mailboxes(stored).items():
             self.core.live.changed(mailbox_id, modseq)
         self.indexer.wake()
 

@@ -26,6 +26,7 @@ from postroom.mailbox.models import Folder, FolderKey, MailboxRef, SpecialUse
 from postroom.mailbox.queries import MessageQueries
 from postroom.mailbox.reads import FolderReads
 from postroom.mailbox.rules import FlagMode, flag_words
+from postroom.mailbox.subscriptions import Subscriptions
 from postroom.mailbox.transfer import CopyResult
 from postroom.mailbox.writing import CHUNK, MailboxWrite, begin_write
 
@@ -66,6 +67,7 @@ class Mailboxes:
         self._changed = changed
         self.reads = FolderReads(database)
         self.annotations = Annotations(database)
+        self.subscriptions = Subscriptions(database)
         self.queries = MessageQueries(database)
 
     # -- folders -------------------------------------------------------------------------------------------------------
