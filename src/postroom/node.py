@@ -160,7 +160,7 @@ class Node:
         )
         self.rates = RateLimiter(core.clock)
         self.policy = throttle_policy(core.settings)
-        self.standing = Standing(core.database, core.clock)
+        self.standing = Standing(core.database, core.clock, sharing=core.sharing)
         self.sign_in = SignIn(
             core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy
         )
@@ -318,6 +318,7 @@ class Node:
             parser=self.parser,
             sign_in=self.sign_in,
             standing=self.standing,
+            sharing=core.sharing,
         )
         config = ImapConfig(
             hostname=settings.server.hostname,
