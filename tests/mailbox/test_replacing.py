@@ -263,7 +263,9 @@ async def test_moves_in_both_directions_and_at_once_lose_nothing(
 def _renamed(ids: IdGenerator, delivery: Delivery) -> tuple[Any, ...]:
     """The same for other ids."""
     return tuple(
-        replace(copy, id=ids.new("msg"), blob_key=copy.blob_key + "x", thread_id=ids.new("thr"), event_id=ids.new("evt"))
+        replace(
+            copy, id=ids.new("msg"), blob_key=copy.blob_key + "x", thread_id=ids.new("thr"), event_id=ids.new("evt")
+        )
         for copy in delivery.copies
     )
 

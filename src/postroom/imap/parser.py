@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from postroom.imap import commands as c
 from postroom.imap import acl, metadata
+from postroom.imap import commands as c
 from postroom.imap.append import read_append, read_replace
 from postroom.imap.cursor import (
     DEFAULT_OPTIONS,

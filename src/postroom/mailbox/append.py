@@ -426,9 +426,7 @@ async def append(
             outcomes.append(Refused(Refusal.MAILBOX_GONE) if gone.intersection(absent) else Busy(absent[0]))
             continue
         refused = replacing.refusal(group) or batch.refusal(group, replacing.freed(group))
-        if refused is None:
-            replacing.take(group)
-        outcomes.append(refused or tuple(batch.add(m) for m in group))
+        outcomes.append(refused or tuple(batch.add(m) for m in replacing.take(group)))
     await batch.write(conn)
     return await replacing.finish(outcomes, {key for key, box in batch.boxes.items() if box.dirty})
 

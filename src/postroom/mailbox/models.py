@@ -284,6 +284,8 @@ class NewMessage:
     replaces: Place | None = None
     """What goes for good in the same transaction; it is refused when that is not there (RFC 8508). It may stand in
     another mailbox, which is locked with the message's own."""
+    takes_flags: bool = False
+    """It has moved: its flags are those that what it replaces has when that goes."""
 
     @property
     def mailboxes(self) -> tuple[MailboxRef, ...]:

@@ -64,13 +64,14 @@ class Replacing:
         ]
         return sum(row.size for row in rows if row.copies == 1)
 
-    def take(self, group: Sequence[NewMessage]) -> None:
-        """The group is stored: nobody else in the batch replaces the same."""
-        for message in group:
-            place = message.replaces
-            if place is not None:
-                taken = message, self._rows.pop(_key(place))
-                self._taken.setdefault(_home(message, place), []).append(taken)
+    def take(self, group: Sequence[NewMessage]) -> Sequence[NewMessage]:
+        """The group, to be stored: nobody else in the batch replaces the same."""
+        return [message if message.replaces is None else self._take(message, message.replaces) for message in group]
+
+    def _take(self, message: NewMessage, place: Place) -> NewMessage:
+        row = self._rows.pop(_key(place))
+        self._taken.setdefault(_home(message, place), []).append((message, row))
+        return replace(message, flags=row.flags) if message.takes_flags else message
 
     async def finish(self, outcomes: list[GroupOutcome], written: Collection[int]) -> list[GroupOutcome]:
         """Remove what was taken, once the new messages are written; the outcomes with the keys of its bytes.
@@ -85,9 +86,7 @@ class Replacing:
             await write.finish()
             first = taken[0][0].id
             keys[first] = (*keys.get(first, ()), *removed.blob_keys)
-            emptied |= {
-                message.id: ((ref, write.modseq),) for message, _ in taken if ref in message.mailboxes[1:]
-            }
+            emptied |= {message.id: ((ref, write.modseq),) for message, _ in taken if ref in message.mailboxes[1:]}
         if not self._taken:
             return outcomes
         return [

@@ -42,8 +42,6 @@ class Subscriptions:
         """Subscribe, or do so no more. Raises `folder_not_found` when the mailbox is granted to the person no more."""
         try:
             async with self._database.acquire() as conn:
-                await conn.execute(
-                    _ADD if subscribed else _REMOVE, ref.tenant_id, ref.mailbox_id, person_id, folder_id
-                )
+                await conn.execute(_ADD if subscribed else _REMOVE, ref.tenant_id, ref.mailbox_id, person_id, folder_id)
         except asyncpg.ForeignKeyViolationError:
             raise PostroomError("folder_not_found") from None

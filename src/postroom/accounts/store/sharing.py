@@ -35,24 +35,24 @@ _OWNS_ALONE: Final = """
     WHERE x.tenant_id = o.tenant_id AND x.mailbox_id = o.mailbox_id AND x.role = 'owner'
       AND x.person_id <> o.person_id)
 """
-_HOLDERS: Final = f"""
+_HOLDERS: Final = """
 SELECT p.id, p.public_id, g.role,
   (SELECT a.address FROM mailbox_grants o
    JOIN identities i ON i.tenant_id = o.tenant_id AND i.id = o.mailbox_id
    JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id AND a.role = 'primary'
-   WHERE o.tenant_id = $1 AND o.person_id = p.id AND o.role = 'owner' AND {_OWNS_ALONE}
+   WHERE o.tenant_id = $1 AND o.person_id = p.id AND o.role = 'owner' AND {alone}
    ORDER BY o.created_at, i.id LIMIT 1) AS address
 FROM mailbox_grants g JOIN people p ON p.id = g.person_id
 WHERE g.tenant_id = $1 AND g.mailbox_id = $2
 ORDER BY CASE g.role WHEN 'owner' THEN 0 WHEN 'full' THEN 1 ELSE 2 END, p.id LIMIT $3
-"""
-_BY_ADDRESS: Final = f"""
+""".replace("{alone}", _OWNS_ALONE)
+_BY_ADDRESS: Final = """
 SELECT p.id, p.public_id FROM addresses a
 JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
 JOIN mailbox_grants o ON o.tenant_id = i.tenant_id AND o.mailbox_id = i.id AND o.role = 'owner'
 JOIN people p ON p.id = o.person_id
-WHERE a.tenant_id = $1 AND a.address = $2 AND a.status IN ('active', 'retiring') AND {_OWNS_ALONE}
-"""
+WHERE a.tenant_id = $1 AND a.address = $2 AND a.status IN ('active', 'retiring') AND {alone}
+""".replace("{alone}", _OWNS_ALONE)
 _BY_ID: Final = """
 SELECT p.id, p.public_id FROM people p
 WHERE p.public_id = $2

@@ -9,7 +9,6 @@ from postroom.accounts.service.sign_in import SignInError, SignInFailure
 from postroom.base import log as base_log
 from postroom.imap import BadCommand, Code, ProtocolNo, SessionState, Status, parse_sasl_line, render
 from postroom.imap import commands as c
-from postroom.mailbox.models import MailboxRef
 from postroom.servers.imap.capabilities import ENABLES
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.session import Done, Session
@@ -126,10 +125,7 @@ async def _sign_in(session: Session, username: str, password: str) -> Done:
             session.bye("Too many failed logins")
             raise Disconnected
         return Done("", nothing=True)
-    assert found.tenant_id is not None
-    assert found.identity_id is not None
     session.signed_in(found)
-    session.ref = MailboxRef(found.tenant_id, found.identity_id)
     session.reader.authenticated = True
     session.state = SessionState.AUTHENTICATED
     _log.info("imap_login", principal=found.public_id, secure=session.wire.secure)
