@@ -48,9 +48,9 @@ class Street:
             )
         await self.standing.check()
 
-    async def client(self, name: str, select: bytes | None = None, *, box: str | None = None) -> Any:
+    async def client(self, name: str, select: bytes | None = None, *, box: str | None = None, node: Any = None) -> Any:
         """Somebody, signed in to their own mailbox or to another one."""
-        client = await self.office.connect()
+        client = await self.office.connect(node)
         await client.ok(b'LOGIN %b "%b"' % (self.address(box or name), PASSWORDS[name].encode()))
         if select is not None:
             await client.ok(b'SELECT "%b"' % select)
