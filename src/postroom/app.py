@@ -21,6 +21,7 @@ from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.people import People
 from postroom.accounts.service.sessions import Sessions
+from postroom.accounts.service.sharing import Sharing
 from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.service.throttle import Throttle, ThrottlePolicy
@@ -71,6 +72,7 @@ class Core:
     passwords: Passwords
     tenants: Tenants
     people: People
+    sharing: Sharing
     two_step: TwoStep
     app_passwords: AppPasswords
     scram: ScramKeys
@@ -172,6 +174,7 @@ async def open_core(
             passwords=passwords,
             tenants=Tenants(database, ids, clock),
             people=People(database, ids, clock, passwords, signed_out),
+            sharing=Sharing(database, ids, clock, signed_out),
             two_step=TwoStep(
                 *(database, ids, clock, secrets.master_key, pepper),
                 Throttle(database, clock, secrets.hash_key, throttle_policy(settings)),

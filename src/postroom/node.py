@@ -40,7 +40,7 @@ from postroom.inbound.reception import Addressee, Door, Reception
 from postroom.inbound.thread_tokens import ThreadTokens, TokenReader
 from postroom.mailauth import organisational
 from postroom.mailbox.ingest import Ingest
-from postroom.mailbox.models import Appended, MailboxRef
+from postroom.mailbox.models import Appended, MailboxRef, changed_mailboxes
 from postroom.mailbox.pins import lift_pins
 from postroom.mailbox.prune import prune_changes
 from postroom.mailbox.rerender import Rerender
@@ -160,7 +160,7 @@ class Node:
         )
         self.rates = RateLimiter(core.clock)
         self.policy = throttle_policy(core.settings)
-        self.standing = Standing(core.database, core.clock)
+        self.standing = Standing(core.database, core.clock, sharing=core.sharing)
         self.sign_in = SignIn(
             *(core.database, core.clock, core.passwords, core.verifier, core.secrets.hash_key, self.policy),
             scram=core.scram,
@@ -320,6 +320,7 @@ class Node:
             sign_in=self.sign_in,
             standing=self.standing,
             scram=core.scram.offer() if settings.offer_scram else None,
+            sharing=core.sharing,
         )
         config = ImapConfig(
             hostname=settings.server.hostname,
@@ -395,10 +396,7 @@ class Node:
         return listener
 
     def _committed(self, stored: Sequence[Appended]) -> None:
-        newest: dict[int, int] = {}
-        for one in stored:
-            newest[one.mailbox.mailbox_id] = max(one.modseq, newest.get(one.mailbox.mailbox_id, 0))
-        for mailbox_id, modseq in newest.items():
+        for mailbox_id, modseq in changed_mailboxes(stored).items():
             self.core.live.changed(mailbox_id, modseq)
         self.indexer.wake()
 

@@ -38,6 +38,7 @@ EVERYTHING = ParserOptions(
         }
         | {"SORT", "SORT=DISPLAY", "ESORT", "PARTIAL"}
         | {"THREAD=REFERENCES", "THREAD=ORDEREDSUBJECT", "CONTEXT=SEARCH", "CONTEXT=SORT", "SEARCH=FUZZY", "NOTIFY"}
+        | {"ACL", "LIST-MYRIGHTS"}
     )
 )
 UTF8 = ParserOptions(utf8=True)
@@ -142,6 +143,18 @@ FOLDERS: list[tuple[bytes, c.Command]] = [
     (b'LSUB "" "%"', c.Lsub("", "%")),
     (b'LSUB "" *', c.Lsub("", "*")),
     (b"NAMESPACE", c.Namespace()),
+    (
+        b'LIST "" "%" RETURN (MYRIGHTS)',
+        c.List("", ("%",), returns=(c.ListReturn.MY_RIGHTS,), extended=True),
+    ),
+    (b"SETACL inbox Bob@example.com lr", c.SetAcl("INBOX", "Bob@example.com", c.StoreMode.REPLACE, frozenset("lr"))),
+    (b'setacl a "b c" {0+}\r\n', c.SetAcl("a", "b c", c.StoreMode.REPLACE, frozenset())),
+    (b"SETACL a b +wc", c.SetAcl("a", "b", c.StoreMode.ADD, frozenset("wkx"))),
+    (b'SETACL a -b "-da"', c.SetAcl("a", "-b", c.StoreMode.REMOVE, frozenset("eta"))),
+    (b"DELETEACL a anyone", c.DeleteAcl("a", "anyone")),
+    (b'GETACL "Other Users/b@c.d/INBOX"', c.GetAcl("Other Users/b@c.d/INBOX")),
+    (b"LISTRIGHTS a b", c.ListRights("a", "b")),
+    (b"MYRIGHTS inbox", c.MyRights("INBOX")),
     (b"STATUS INBOX (MESSAGES)", c.StatusCommand("INBOX", (M.MESSAGES,))),
     (
         b'STATUS "x" (UIDNEXT UIDVALIDITY UNSEEN RECENT MESSAGES )',
@@ -485,6 +498,17 @@ def test_fetch_modifiers() -> None:
         b"FETCH 1 FLAGS (PARTIAL 1:2)",
         b"SEARCH RETURN ALL",
         b"NO\rOP",
+        b"SETACL a b",
+        b"SETACL a b q",
+        b"SETACL a b LR",
+        b"SETACL a b ++l",
+        b"SETACL a b " + b"l" * 100,
+        b'SETACL a "" lr',
+        b"SETACL a " + b"b" * 2000 + b" lr",
+        b"DELETEACL a",
+        b"GETACL",
+        b"LISTRIGHTS a",
+        b"MYRIGHTS a b",
     ],
 )
 def test_bad_commands(line: bytes) -> None:
@@ -512,6 +536,12 @@ def test_bad_commands(line: bytes) -> None:
         b"APPEND a CATENATE (TEXT {1+}\r\nx)",
         b"REPLACE 1 a {1+}\r\nx",
         b"STORE 1 (UNCHANGEDSINCE 5) FLAGS ()",
+        b"SETACL a b lr",
+        b"DELETEACL a b",
+        b"GETACL a",
+        b"LISTRIGHTS a b",
+        b"MYRIGHTS a",
+        b'LIST "" * RETURN (MYRIGHTS)',
     ],
 )
 def test_extensions_not_on_offer_are_unknown(line: bytes) -> None:

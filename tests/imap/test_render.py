@@ -93,6 +93,11 @@ def test_data_lines() -> None:
     assert render.id_line(None) == b"* ID NIL\r\n"
     assert render.id_line({"name": "Postroom", "os": None}) == b'* ID ("name" "Postroom" "os" NIL)\r\n'
     assert render.namespace_line() == b'* NAMESPACE (("" "/")) NIL NIL\r\n'
+    assert render.namespace_line(others="Other Users/") == (b'* NAMESPACE (("" "/")) (("Other Users/" "/")) NIL\r\n')
+    assert render.my_rights_line("a b", "lr") == b'* MYRIGHTS "a b" lr\r\n'
+    assert render.acl_line("INBOX", [("b@c.d", "lr"), ("a b", "")]) == b'* ACL INBOX b@c.d lr "a b" ""\r\n'
+    assert render.acl_line("INBOX", []) == b"* ACL INBOX\r\n"
+    assert render.list_rights_line("INBOX", "b@c.d", "", ("lr", "a")) == b'* LISTRIGHTS INBOX b@c.d "" lr a\r\n'
     assert render.list_line(["\\HasNoChildren", "\\Sent"], "Sent Mail") == (
         b'* LIST (\\HasNoChildren \\Sent) "/" "Sent Mail"\r\n'
     )

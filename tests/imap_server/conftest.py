@@ -35,6 +35,7 @@ from postroom.accounts.audit import HOST
 from postroom.accounts.permissions import GrantRole
 from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
+from postroom.accounts.service.sharing import Sharing
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
@@ -44,7 +45,7 @@ from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import raw_key
 from postroom.mailbox.ingest import Delivery, Ingest
-from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
+from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source, changed_mailboxes
 from postroom.mailbox.service import Mailboxes
 from postroom.net.tls import Certificate, server_context
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices
@@ -162,6 +163,7 @@ class Office:
     ingest: Ingest
     services: ImapServices
     people: People
+    identities: Identities
     keys: Keys
     tenant: Tenant
     box: Identity
@@ -208,23 +210,27 @@ class Office:
             await client.ok(b"SELECT " + select)
         return client
 
-    async def deliver(self, raw: bytes, folder: str | None = None, *, flags: Sequence[str] = ()) -> Appended:
+    async def deliver(
+        self, raw: bytes, folder: str | None = None, *, flags: Sequence[str] = (), box: Identity | None = None
+    ) -> Appended:
         """A message as from outside, with our trace lines before it."""
+        box = box or self.box
+        ref = MailboxRef(box.tenant_id, box.id)
         content = await self.services.parser.describe(TRACE, raw, self.clock.now())
         message_id = self.ids.new("msg")
         message = NewMessage(
             id=message_id,
-            mailbox=self.ref,
+            mailbox=ref,
             source=Source.MX,
             direction=Direction.INBOUND,
-            blob_key=raw_key(self.box.tenant_public_id, self.box.public_id, message_id),
+            blob_key=raw_key(box.tenant_public_id, box.public_id, message_id),
             content=content,
             thread_id=self.ids.new("thr"),
             event_id=self.ids.new("evt"),
             attachment_ids=tuple(self.ids.new("att") for _ in content.attachments),
             received_at=self.clock.now(),
             internal_date=self.clock.now().replace(microsecond=0),
-            folder=None if folder is None else (await self.boxes.folder(self.ref, folder)).id,
+            folder=None if folder is None else (await self.boxes.folder(ref, folder)).id,
             flags=tuple(flags),
         )
         outcome = await self.ingest.deliver(Delivery((TRACE, raw), (message,)))
@@ -257,8 +263,8 @@ async def office(
     boxes = Mailboxes(db, blobs, clock, ids, lambda ref, modseq: hub.changed(ref.mailbox_id, modseq))
 
     def committed(stored: Sequence[Appended]) -> None:
-        for one in stored:
-            hub.changed(one.mailbox.mailbox_id, one.modseq)
+        for mailbox_id, modseq in changed_mailboxes(stored).items():
+            hub.changed(mailbox_id, modseq)
 
     ingest = Ingest(db, blobs, clock, committed=committed)
     ingest.start()
@@ -296,9 +302,10 @@ async def office(
         clock=clock,
         ids=ids,
         scram=scram.offer(),
+        sharing=Sharing(db, ids, clock),
     )
     made = Office(
-        *(db, clock, ids, blobs, hub, boxes, ingest, services, people, keys, tenant, box, agent),
+        *(db, clock, ids, blobs, hub, boxes, ingest, services, people, identities, keys, tenant, box, agent),
         *(ImapConfig(), server_tls, person, AppPasswords(db, ids, clock, PEPPER, scram=scram)),
     )
     yield made

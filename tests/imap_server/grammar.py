@@ -483,6 +483,39 @@ def _metadata(r: Reader) -> None:
         _quota_root(r)
 
 
+def _rights(r: Reader) -> None:
+    """``*(LOWER-ALPHA / DIGIT)`` as astring (RFC 4314 §6)."""
+    start = r.at
+    r.astring()
+    assert re.fullmatch(rb'"[a-z0-9]*"|[a-z0-9]+', r.data[start : r.at]), "rights"
+
+
+def _acl(r: Reader) -> None:
+    r.astring()
+    while r.ahead(rb" "):
+        r.space()
+        r.astring()
+        r.space()
+        _rights(r)
+
+
+def _list_rights(r: Reader) -> None:
+    r.astring()
+    r.space()
+    r.astring()
+    while True:
+        r.space()
+        _rights(r)
+        if not r.ahead(rb" "):
+            return
+
+
+def _my_rights(r: Reader) -> None:
+    r.astring()
+    r.space()
+    _rights(r)
+
+
 def _vanished(r: Reader) -> None:
     if r.ahead(rb"\(EARLIER\)"):
         r.match(rb"\(EARLIER\) ", "EARLIER")
@@ -500,6 +533,9 @@ _AFTER_SPACE: dict[bytes, Callable[[Reader], None]] = {
     b"QUOTA": _quota,
     b"QUOTAROOT": _quota_root,
     b"METADATA": _metadata,
+    b"ACL": _acl,
+    b"LISTRIGHTS": _list_rights,
+    b"MYRIGHTS": _my_rights,
     b"VANISHED": _vanished,
 }
 _WITH_SPACES: dict[bytes, Callable[[Reader], None]] = {

@@ -45,6 +45,9 @@ ELSEWHERE = {
     "SEARCH=FUZZY",
     "NOTIFY",  # test_notify
     "INPROGRESS",  # test_progress
+    "ACL",  # test_acl
+    "RIGHTS=kxte",
+    "LIST-MYRIGHTS",
 }
 
 

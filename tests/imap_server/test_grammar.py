@@ -20,6 +20,10 @@ GOOD = (
     b'* 1 FETCH (BODYSTRUCTURE ("TEXT" "PLAIN" ("CHARSET" "x") NIL NIL "7BIT" 3 1 NIL ("INLINE" NIL) NIL NIL))',
     b'* 2 FETCH (BODY[HEADER.FIELDS (DATE "a b")] {0}\r\n BODY[1.2]<5> NIL FLAGS (\\Seen $x))',
     b"* VANISHED (EARLIER) 1:3,5",
+    b"* ACL INBOX",
+    b'* ACL "a b" b@c.d lr "x y" lrswipkxtecda',
+    b'* LISTRIGHTS INBOX b@c.d "" lr swipkxtecd a',
+    b"* MYRIGHTS INBOX lr",
 )
 BAD = (
     b"* OK",
@@ -39,6 +43,11 @@ BAD = (
     b'* 1 FETCH (INTERNALDATE "1-Jan-2030 00:00:00 +0000")',
     b"* VANISHED 3:*",
     b"* WHAT",
+    b"* ACL INBOX b@c.d",
+    b"* ACL INBOX b@c.d LR",
+    b"* LISTRIGHTS INBOX b@c.d",
+    b"* MYRIGHTS INBOX",
+    b"* MYRIGHTS INBOX lr ",
     b"a+ OK x",
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.imap_server.conftest import mail
+from tests.imap_server.neighbours import street_of
 
 _FETCH = re.compile(rb"\* (\d+) FETCH \((.*)\)", re.DOTALL)
 _FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
@@ -23,16 +24,19 @@ KEEPS_NUMBERS = (b"FETCH", b"STORE", b"SEARCH")
 class Picture:
     """What a client knows: for each number the UID, if it was told, and the flags, if they were."""
 
-    def __init__(self, client: Any, *, enabled: bytes = b"") -> None:
+    def __init__(
+        self, client: Any, *, enabled: bytes = b"", folder: bytes = b"INBOX", elsewhere: bytes = b"Archive"
+    ) -> None:
         self.client = client
         self.enabled = enabled
+        self.folder, self.elsewhere = b'"%b"' % folder, b'"%b"' % elsewhere
         self.uids: list[int] = []
         self.flags: dict[int, frozenset[bytes]] = {}
 
     async def select(self) -> None:
         if self.enabled:
             await self.client.ok(b"ENABLE " + self.enabled)
-        self.take(b"SELECT", await self.client.ok(b"SELECT INBOX"))
+        self.take(b"SELECT", await self.client.ok(b"SELECT " + self.folder))
         await self.learn()
 
     async def learn(self) -> None:
@@ -94,12 +98,39 @@ async def test_every_picture_is_the_folder(office: Any, seed: int) -> None:
     for picture in pictures:
         await picture.select()
     for step in range(60):
-        await _anything(office, rng.choice(pictures), rng)
+        await _anything(office, office.box, rng.choice(pictures), rng)
         if step % 15 == 14:
-            await _agree(office, pictures)
+            await _agree(Picture(await office.client(None)), pictures)
 
 
-async def _anything(office: Any, picture: Picture, rng: random.Random) -> None:
+@pytest.mark.covers("RFC 9051 §5.2", "RFC 2342 §5", "decisions:A2", "decisions:B10")
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_picture_is_the_folder_of_whoever_it_is(office: Any, seed: int) -> None:
+    """Bob's INBOX, as bob and as carol see it; what she moves goes into her own mailbox, or comes from there."""
+    rng = random.Random(seed)
+    async with street_of(office) as street:
+        await street.grant("bob", "carol", "full")
+        nodes = [await office.listen(), await office.listen()]
+        there = street.prefix("bob") + b"INBOX"
+        pictures = [
+            Picture(await street.client("bob", node=nodes[0])),
+            Picture(await street.client("bob", node=nodes[1]), enabled=b"QRESYNC", elsewhere=b"Junk"),
+            Picture(await street.client("carol", node=nodes[1]), folder=there, elsewhere=b"INBOX"),
+            Picture(await street.client("carol", node=nodes[0]), folder=there, elsewhere=b"Junk", enabled=b"QRESYNC"),
+        ]
+        for picture in pictures:
+            await picture.select()
+        mover = await street.client("carol")
+        for step in range(48):
+            if step % 8 == 7:
+                await mover.ok(b"SELECT INBOX")
+                assert (await mover.ask(b'UID MOVE 1:* "%b"' % there))[-1].startswith(b"OK")
+            await _anything(office, street.boxes["bob"], rng.choice(pictures), rng)
+            if step % 12 == 11:
+                await _agree(Picture(await street.client("bob")), pictures)
+
+
+async def _anything(office: Any, box: Any, picture: Picture, rng: random.Random) -> None:
     """One command of one session, or one change from elsewhere."""
     count, uids = len(picture.uids), [uid for uid in picture.uids if uid]
     number = rng.randrange(count) + 1 if count else 0
@@ -107,10 +138,10 @@ async def _anything(office: Any, picture: Picture, rng: random.Random) -> None:
     sign = rng.choice((b"+", b"-", b"")) + b"FLAGS" + rng.choice((b"", b".SILENT"))
     match rng.randrange(12):
         case 0 | 1:
-            await office.deliver(mail(f"Number {rng.random()}"))
+            await office.deliver(mail(f"Number {rng.random()}"), box=box)
         case 2:
             raw = mail(f"Number {rng.random()}")
-            await picture.say(b"APPEND INBOX (\\Seen) {%d+}\r\n%b" % (len(raw), raw))
+            await picture.say(b"APPEND %b (\\Seen) {%d+}\r\n%b" % (picture.folder, len(raw), raw))
         case 3 | 4 if number:
             # What it says of flags that it does not tell is what the client has to know by itself.
             await _store(picture, b"STORE %d %b (%b)" % (number, sign, flag), picture.uids[number - 1])
@@ -120,9 +151,9 @@ async def _anything(office: Any, picture: Picture, rng: random.Random) -> None:
         case 6:
             await picture.say(b"EXPUNGE")
         case 7 if uids:
-            await picture.say(b"UID MOVE %d %b" % (rng.choice(uids), rng.choice((b"INBOX", b"Archive"))))
+            await picture.say(b"UID MOVE %d %b" % (rng.choice(uids), rng.choice((picture.folder, picture.elsewhere))))
         case 8 if number:
-            await picture.say(b"COPY %d INBOX" % number)
+            await picture.say(b"COPY %d %b" % (number, rng.choice((picture.folder, picture.elsewhere))))
         case 9:
             await picture.say(rng.choice((b"NOOP", b"SEARCH UNSEEN", b"UID SEARCH ALL", b"CHECK")))
         case 10 if number:
@@ -143,8 +174,8 @@ async def _store(picture: Picture, command: bytes, uid: int) -> None:
         picture.flags[uid] = made
 
 
-async def _agree(office: Any, pictures: list[Picture]) -> None:
-    anew = Picture(await office.client(None))
+async def _agree(anew: Picture, pictures: list[Picture]) -> None:
+    """`anew` has seen nothing yet."""
     await anew.select()
     for picture in pictures:
         await picture.say(b"NOOP")

@@ -33,7 +33,7 @@ async def test_capabilities_follow_the_state(office: Any) -> None:
     assert always <= words
     assert not words & {b"STARTTLS", b"AUTH=PLAIN", b"LOGINDISABLED"}
     assert await client.ok(b"ENABLE X-OTHER") == [b"* ENABLED"]
-    assert await client.ok(b"NAMESPACE") == [b'* NAMESPACE (("" "/")) NIL NIL']
+    assert await client.ok(b"NAMESPACE") == [b'* NAMESPACE (("" "/")) (("Other Users/" "/")) NIL']
 
 
 @pytest.mark.covers("mail-server:D1")

@@ -11,6 +11,7 @@ import pytest
 
 from postroom.accounts import Level, NewKey
 from postroom.accounts.service.standing import Standing
+from postroom.servers.imap.session import SIGNED_OUT
 
 BYE = b"* BYE Signed out; sign in again"
 
@@ -45,7 +46,7 @@ async def test_the_next_command_is_not_begun(office: Any, watched: Standing) -> 
     client = await office.client()
     (session,) = {one.ended.__self__ for one in watched._watched}  # type: ignore[attr-defined] # a bound method is in it
     # As when a command is under way: nobody may speak in between.
-    session.is_dismissed = True
+    session.farewell = SIGNED_OUT
     client.send(b"x NOOP\r\ny NOOP\r\n")
     assert await client.line() == BYE
     assert await client.rest() == b""

@@ -13,7 +13,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import StorageError
 from postroom.db import Database
 from postroom.mailbox.ingest import Delivery, Failure, Ingest, IngestError
-from postroom.mailbox.models import Appended, Place, Refusal, Refused, Source
+from postroom.mailbox.models import Appended, Place, Refusal, Refused, Source, changed_mailboxes
 
 from .letters import Box, Pen, check_mailbox, inbox, make_boxes, raw_mail
 from .stores import MemoryBlobs
@@ -199,3 +199,101 @@ async def test_what_stands_elsewhere_keeps_its_bytes(db: Database, clock: Manual
         (placed,) = stored(await ingest.deliver(_delivery(pen, box, "second", replaces=old)))
     assert placed.replaced_keys == ()
     assert key in blobs.kept
+
+
+async def _moving(db: Database, ingest: Ingest, pen: Pen, source: Box, target: Box, count: int) -> list[Delivery]:
+    """Messages of one mailbox on their way to another: one group."""
+    made = []
+    for n in range(count):
+        old, _ = await _first(db, ingest, pen, source)
+        made.append(_delivery(pen, target, f"number {n}", replaces=replace(old, mailbox=source.ref)))
+    return made
+
+
+@pytest.mark.covers("decisions:A7", "decisions:B10", "RFC 6851 §3.3")
+async def test_what_is_replaced_may_stand_in_another_mailbox(
+    db: Database, clock: ManualClock, ids: IdGenerator
+) -> None:
+    one, two = await make_boxes(db, ids, clock, 2)
+    pen, blobs, told = Pen(ids, clock), MemoryBlobs(), list[Appended]()
+    async with running(db, clock, blobs, committed=lambda stored: told.extend(stored)) as ingest:
+        for source, target in ((one, two), (two, one)):
+            group = await _moving(db, ingest, pen, source, target, 3)
+            async with db.acquire() as conn:
+                before = await conn.fetchval("SELECT modseq FROM mailboxes WHERE id = $1", source.ref.mailbox_id)
+            told.clear()
+            placed = stored(await ingest.deliver_together(group))
+            assert changed_mailboxes(told) == {
+                target.ref.mailbox_id: placed[0].modseq,
+                source.ref.mailbox_id: before + 1,
+            }
+            async with db.acquire() as conn:
+                log = await conn.fetch(
+                    "SELECT kind, modseq FROM changes WHERE mailbox_id = $1 ORDER BY seq DESC LIMIT 3",
+                    source.ref.mailbox_id,
+                )
+            assert [tuple(row) for row in log] == [("removed", before + 1)] * 3
+    for box in (one, two):
+        assert len(await _texts(db, box)) == 3
+    assert len(blobs.kept) == 6
+
+
+@pytest.mark.covers("decisions:B10", "decisions:B14")
+async def test_moves_in_both_directions_and_at_once_lose_nothing(
+    db: Database, clock: ManualClock, ids: IdGenerator
+) -> None:
+    one, two = await make_boxes(db, ids, clock, 2)
+    pen, blobs = Pen(ids, clock), MemoryBlobs()
+    async with running(db, clock, blobs) as ingest, running(db, clock, blobs) as another:
+        there = [await _moving(db, ingest, pen, one, two, 2) for _ in range(4)]
+        back = [await _moving(db, ingest, pen, two, one, 2) for _ in range(4)]
+        # The same once more, from another node: one of both moves it.
+        groups = [*there, *back, *([replace(d, copies=_renamed(ids, d)) for d in group] for group in (*there, *back))]
+        outcomes = await asyncio.gather(
+            *((ingest, another)[n // 8].deliver_together(group) for n, group in enumerate(groups))
+        )
+    for n in range(8):
+        pair = outcomes[n], outcomes[n + 8]
+        assert sum(isinstance(outcome, tuple) for outcome in pair) == 1
+        assert Refused(Refusal.REPLACED_GONE) in pair
+    assert len(await _texts(db, one)) == len(await _texts(db, two)) == 8
+    assert len(blobs.kept) == 16
+
+
+def _renamed(ids: IdGenerator, delivery: Delivery) -> tuple[Any, ...]:
+    """The same for other ids."""
+    return tuple(
+        replace(
+            copy, id=ids.new("msg"), blob_key=copy.blob_key + "x", thread_id=ids.new("thr"), event_id=ids.new("evt")
+        )
+        for copy in delivery.copies
+    )
+
+
+@pytest.mark.covers("decisions:D9", "mail-server:D8")
+async def test_what_goes_from_another_mailbox_makes_no_room_in_this(
+    db: Database, clock: ManualClock, ids: IdGenerator
+) -> None:
+    one, two = await make_boxes(db, ids, clock, 2)
+    pen = Pen(ids, clock)
+    async with running(db, clock, MemoryBlobs()) as ingest:
+        group = await _moving(db, ingest, pen, one, two, 1)
+        async with db.acquire() as conn:
+            await conn.execute("UPDATE mailboxes SET quota_bytes = 10 WHERE id = $1", two.ref.mailbox_id)
+        assert await ingest.deliver_together(group) == Refused(Refusal.MAILBOX_FULL)
+    assert len(await _texts(db, one)) == 1
+    assert await _texts(db, two) == []
+
+
+@pytest.mark.covers("decisions:B12")
+async def test_nothing_goes_from_a_folder_of_some_other_mailbox(
+    db: Database, clock: ManualClock, ids: IdGenerator
+) -> None:
+    one, two = await make_boxes(db, ids, clock, 2)
+    pen = Pen(ids, clock)
+    async with running(db, clock, MemoryBlobs()) as ingest:
+        old, _ = await _first(db, ingest, pen, one)
+        # The folder is not of the mailbox that is named.
+        wrong = _delivery(pen, two, "wrong", replaces=replace(old, mailbox=two.ref))
+        assert await ingest.deliver(wrong) == Refused(Refusal.REPLACED_GONE)
+    assert len(await _texts(db, one)) == 1

@@ -243,6 +243,41 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class MailboxKey:
+    """Names a mailbox, as the mailbox department does (B12)."""
+
+    tenant_id: TenantKey
+    mailbox_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMailbox:
+    """A mailbox that was granted to somebody. `address` is its primary one."""
+
+    key: MailboxKey
+    tenant_public_id: str
+    identity_public_id: str
+    address: str | None
+    is_agent: bool
+    role: GrantRole
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who may open a mailbox. `address` is that of a mailbox of the tenant that they own alone, if any."""
+
+    person_id: PersonKey
+    person_public_id: str
+    address: str | None = field(repr=False)
+    role: GrantRole
+
+    @property
+    def identifier(self) -> str:
+        """What they are called within the tenant."""
+        return self.address or self.person_public_id
+
+
+@dataclass(frozen=True, slots=True)
 class Credential:
     """What somebody signed in with, so that it can be asked later whether it still counts.
 

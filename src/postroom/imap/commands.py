@@ -168,11 +168,12 @@ class ListSelection(StrEnum):
 
 
 class ListReturn(StrEnum):
-    """Return options of LIST that take no argument (RFC 5258 §3.2, RFC 6154 §2)."""
+    """Return options of LIST that take no argument (RFC 5258 §3.2, RFC 6154 §2, RFC 8440)."""
 
     SUBSCRIBED = "SUBSCRIBED"
     CHILDREN = "CHILDREN"
     SPECIAL_USE = "SPECIAL-USE"
+    MY_RIGHTS = "MYRIGHTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,54 @@ class SetMetadata(Command):
     values: tuple[tuple[str, bytes | None], ...] = field(repr=False)
 
 
+class StoreMode(Enum):
+    """What STORE does with the flags it names, SETACL with the rights."""
+
+    REPLACE = ""
+    ADD = "+"
+    REMOVE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl(Command):
+    """SETACL (RFC 4314 §3.1): rights of RFC 2086 are replaced by what they stand for."""
+
+    mailbox: str
+    identifier: str = field(repr=False)
+    mode: StoreMode
+    rights: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcl(Command):
+    """DELETEACL (RFC 4314 §3.2)."""
+
+    mailbox: str
+    identifier: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GetAcl(Command):
+    """GETACL (RFC 4314 §3.3)."""
+
+    mailbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListRights(Command):
+    """LISTRIGHTS (RFC 4314 §3.4)."""
+
+    mailbox: str
+    identifier: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MyRights(Command):
+    """MYRIGHTS (RFC 4314 §3.5)."""
+
+    mailbox: str
+
+
 @dataclass(frozen=True, slots=True)
 class Compress(Command):
     """COMPRESS (RFC 4978): the mechanism in upper case."""
@@ -367,14 +416,6 @@ class Fetch(Command):
     items: tuple[FetchItem, ...]
     modifiers: tuple[FetchModifier, ...] = ()
     uid: bool = False
-
-
-class StoreMode(Enum):
-    """What STORE does with the flags it names."""
-
-    REPLACE = ""
-    ADD = "+"
-    REMOVE = "-"
 
 
 class StoreModifier:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from postroom.imap import acl, metadata
 from postroom.imap import commands as c
-from postroom.imap import metadata
 from postroom.imap.append import read_append, read_replace
 from postroom.imap.cursor import (
     DEFAULT_OPTIONS,
@@ -263,6 +263,7 @@ LIST_RETURNS: Mapping[bytes, Row[c.ListReturn | c.ListStatus]] = MappingProxyTyp
         b"SUBSCRIBED": Row.constant(c.ListReturn.SUBSCRIBED),
         b"CHILDREN": Row.constant(c.ListReturn.CHILDREN),
         b"SPECIAL-USE": Row.constant(c.ListReturn.SPECIAL_USE),
+        b"MYRIGHTS": Row.constant(c.ListReturn.MY_RIGHTS, "LIST-MYRIGHTS"),
         b"STATUS": Row(lambda cursor: c.ListStatus(_status_items(cursor))),
     }
 )
@@ -439,6 +440,11 @@ COMMANDS: Mapping[bytes, CommandRow] = MappingProxyType(
         b"COMPRESS": CommandRow(_compress),
         b"GETMETADATA": CommandRow(metadata.get_metadata),
         b"SETMETADATA": CommandRow(metadata.set_metadata),
+        b"SETACL": CommandRow(acl.set_acl),
+        b"DELETEACL": CommandRow(acl.delete_acl),
+        b"GETACL": CommandRow(acl.get_acl),
+        b"LISTRIGHTS": CommandRow(acl.list_rights),
+        b"MYRIGHTS": CommandRow(acl.my_rights),
         b"CHECK": _bare(c.Check()),
         b"CLOSE": _bare(c.Close()),
         b"UNSELECT": _bare(c.Unselect()),

@@ -203,9 +203,14 @@ def id_line(fields: Mapping[str, str | None] | None) -> bytes:
     return b"* ID (" + b" ".join(pairs) + b")\r\n"
 
 
-def namespace_line(personal_prefix: str = "", sep: str = "/") -> bytes:
-    """``* NAMESPACE``: one personal namespace, no other (RFC 2342)."""
-    return b"* NAMESPACE ((%b %b)) NIL NIL\r\n" % (quoted(encode_name(personal_prefix)), quoted(sep.encode()))
+def namespace_line(personal_prefix: str = "", others: str | None = None, sep: str = "/") -> bytes:
+    """``* NAMESPACE``: one personal namespace, one of other people's mailboxes if there is one (RFC 2342)."""
+    personal, *rest = [
+        b"((%b %b))" % (quoted(encode_name(prefix)), quoted(sep.encode()))
+        for prefix in (personal_prefix, others)
+        if prefix is not None
+    ]
+    return b"* NAMESPACE %b %b NIL\r\n" % (personal, *(rest or [NIL]))
 
 
 def list_line(
@@ -241,6 +246,28 @@ def metadata_line(name: str, values: Iterable[tuple[str, bytes | None]], *, utf8
         text = literal_header(len(value), binary=True) + value if binary and value is not None else nstring(value)
         shown.append(astring(entry.encode()) + b" " + text)
     return b"* METADATA %b (%b)\r\n" % (mailbox(name, utf8=utf8) if name else b'""', b" ".join(shown))
+
+
+def my_rights_line(name: str, rights: str, *, utf8: bool = False) -> bytes:
+    """``* MYRIGHTS INBOX lr`` (RFC 4314 §3.8)."""
+    return b"* MYRIGHTS %b %b\r\n" % (mailbox(name, utf8=utf8), astring(rights.encode()))
+
+
+def acl_line(name: str, rights: Iterable[tuple[str, str]], *, utf8: bool = False) -> bytes:
+    """``* ACL INBOX anna lr``: pairs of who and what (RFC 4314 §3.6)."""
+    words = [mailbox(name, utf8=utf8)]
+    for pair in rights:
+        words += [astring(word.encode(), utf8=utf8) for word in pair]
+    return b"* ACL " + b" ".join(words) + CRLF
+
+
+def list_rights_line(
+    name: str, identifier: str, required: str, optional: Iterable[str], *, utf8: bool = False
+) -> bytes:
+    """``* LISTRIGHTS INBOX anna "" lr a``: what is always granted, and what can be, tied rights together (§3.7)."""
+    words = [mailbox(name, utf8=utf8)]
+    words += [astring(word.encode(), utf8=utf8) for word in (identifier, required, *optional)]
+    return b"* LISTRIGHTS " + b" ".join(words) + CRLF
 
 
 def quota_root_line(name: str, root: str, *, utf8: bool = False) -> bytes:

@@ -35,6 +35,7 @@ COMMAND_STATES: Mapping[type[c.Command], frozenset[SessionState]] = MappingProxy
         **dict.fromkeys((c.Enable, c.Select, c.Create, c.Delete, c.Rename, c.Subscribe, c.Unsubscribe), _AFTER),
         **dict.fromkeys((c.List, c.Lsub, c.Namespace, c.StatusCommand, c.Append, c.Idle, c.Done, c.Notify), _AFTER),
         **dict.fromkeys((c.GetQuota, c.GetQuotaRoot, c.GetMetadata, c.SetMetadata, c.Compress), _AFTER),
+        **dict.fromkeys((c.SetAcl, c.DeleteAcl, c.GetAcl, c.ListRights, c.MyRights), _AFTER),
         **dict.fromkeys((c.Check, c.Close, c.Unselect, c.Expunge, c.Search, c.Fetch, c.Store), _SELECTED),
         **dict.fromkeys((c.Copy, c.Move, c.Replace, c.Sort, c.Thread, c.CancelUpdate), _SELECTED),
     }

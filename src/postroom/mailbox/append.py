@@ -79,7 +79,7 @@ class _Batch:
 
     async def read(self, conn: Connection, messages: Sequence[NewMessage]) -> None:
         """Lock the mailboxes that nobody else holds, then read what deciding needs."""
-        boxes = sorted({(m.mailbox.mailbox_id, m.mailbox.tenant_id) for m in messages})
+        boxes = sorted({(ref.mailbox_id, ref.tenant_id) for m in messages for ref in m.mailboxes})
         folders = {(m.mailbox.tenant_id, m.mailbox.mailbox_id, m.folder) for m in messages}
         raws = {
             (m.mailbox.tenant_id, m.mailbox.mailbox_id, m.content.raw_sha256) for m in messages if m.source is Source.MX
@@ -192,7 +192,7 @@ class _Batch:
     def refusal(self, group: Group, freed: int = 0) -> Refused | None:
         """Why the group can't be stored, decided before any of it is (mail-server.md A8: never partial copies).
 
-        `freed` octets of its one mailbox go with what it replaces.
+        `freed` octets of the mailbox that it is for go with what it replaces.
         """
         wanted: dict[int, int] = {}
         counted: set[tuple[int, bytes]] = set()
@@ -411,7 +411,7 @@ async def append(
         gone -= {MailboxRef(row["tenant_id"], row["id"]) for row in rows}
     batch = _Batch(now)
     await batch.read(conn, [m for group in groups for m in group])
-    missing = [[m.mailbox for m in group if m.mailbox.mailbox_id not in batch.boxes] for group in groups]
+    missing = [[ref for m in group for ref in m.mailboxes if ref.mailbox_id not in batch.boxes] for group in groups]
     messages = [m for group, absent in zip(groups, missing, strict=True) if not absent for m in group]
     if messages:
         await batch.read_numbered(conn, messages)
@@ -423,11 +423,9 @@ async def append(
             outcomes.append(Refused(Refusal.MAILBOX_GONE) if gone.intersection(absent) else Busy(absent[0]))
             continue
         refused = replacing.refusal(group) or batch.refusal(group, replacing.freed(group))
-        if refused is None:
-            replacing.take(group)
-        outcomes.append(refused or tuple(batch.add(m) for m in group))
+        outcomes.append(refused or tuple(batch.add(m) for m in replacing.take(group)))
     await batch.write(conn)
-    return await replacing.finish(outcomes)
+    return await replacing.finish(outcomes, {key for key, box in batch.boxes.items() if box.dirty})
 
 
 def _is_stranger(m: NewMessage, thread: Thread, box: Box) -> bool:

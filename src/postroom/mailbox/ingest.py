@@ -265,7 +265,7 @@ class Ingest:
     async def _enqueue(self, waiting: _Waiting, copies: tuple[NewMessage, ...]) -> GroupOutcome:
         self._coming -= 1
         waiting.copies = copies
-        waiting.boxes = frozenset(copy.mailbox.mailbox_id for copy in copies)
+        waiting.boxes = frozenset(ref.mailbox_id for copy in copies for ref in copy.mailboxes)
         self._to_commit.append(waiting)
         self._wake_committers.set()
         # The work goes on when the caller is cancelled: bytes may be durable already, and the commit is not to be torn.
@@ -518,7 +518,7 @@ class Ingest:
     async def _wait_for_all(self, waiting: _Waiting) -> None:
         """The last resort in a crowd: each of the mailboxes could be had, but never all of them at a time."""
         async with self._lane_slots:
-            await self._store([waiting], {copy.mailbox for copy in waiting.copies})
+            await self._store([waiting], {ref for copy in waiting.copies for ref in copy.mailboxes})
 
 
 async def _all_written(batch: Sequence[_Waiting]) -> None:

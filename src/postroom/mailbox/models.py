@@ -6,7 +6,7 @@ is where it stands (folder, UID, flags). See decisions A5 and A7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -243,10 +243,11 @@ class Filing:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A placement, named by what never changes of it."""
+    """A placement, named by what never changes of it. `mailbox` None: that of the message which it is said of."""
 
     folder: FolderKey
     uid: int
+    mailbox: MailboxRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +279,17 @@ class NewMessage:
     uid: int = 0
     """The UID that it had elsewhere and is to have here; it gets the next one above where that is not free any more."""
     replaces: Place | None = None
-    """What goes for good in the same transaction; it is refused when that is not there (RFC 8508)."""
+    """What goes for good in the same transaction; it is refused when that is not there (RFC 8508). It may stand in
+    another mailbox, which is locked with the message's own."""
+    takes_flags: bool = False
+    """It has moved: its flags are those that what it replaces has when that goes."""
+
+    @property
+    def mailboxes(self) -> tuple[MailboxRef, ...]:
+        """Those that storing the message changes."""
+        if self.replaces is None or self.replaces.mailbox in (None, self.mailbox):
+            return (self.mailbox,)
+        return (self.mailbox, self.replaces.mailbox)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +306,8 @@ class Appended:
     duplicate: bool = False
     replaced_keys: tuple[str, ...] = ()
     """Keys of bytes that went with what it replaced."""
+    emptied: tuple[tuple[MailboxRef, int], ...] = ()
+    """Other mailboxes from which something went in the same transaction, with their modseqs."""
 
 
 class Refusal(StrEnum):
@@ -324,3 +337,12 @@ class Busy:
 
 GroupOutcome = tuple[Appended, ...] | Refused | Busy
 """What became of one message for all its recipients: all copies, or none."""
+
+
+def changed_mailboxes(stored: Iterable[Appended]) -> dict[int, int]:
+    """The mailboxes that a commit has changed, each with its new modseq; whoever watches them is to be told."""
+    newest: dict[int, int] = {}
+    for one in stored:
+        for ref, modseq in ((one.mailbox, one.modseq), *one.emptied):
+            newest[ref.mailbox_id] = max(modseq, newest.get(ref.mailbox_id, 0))
+    return newest

@@ -29,6 +29,7 @@ from postroom.mailbox.once import Once
 from postroom.mailbox.queries import MessageQueries
 from postroom.mailbox.reads import FolderReads
 from postroom.mailbox.rules import FlagMode, flag_words
+from postroom.mailbox.subscriptions import Subscriptions
 from postroom.mailbox.transfer import CopyResult
 from postroom.mailbox.tree import Below, FolderChange
 from postroom.mailbox.writing import CHUNK, MailboxWrite, begin_write
@@ -70,6 +71,7 @@ class Mailboxes:
         self._changed = changed
         self.reads = FolderReads(database)
         self.annotations = Annotations(database)
+        self.subscriptions = Subscriptions(database)
         self.queries = MessageQueries(database)
 
     # -- folders -------------------------------------------------------------------------------------------------------
@@ -371,6 +373,20 @@ class Mailboxes:
         removed = await self._write(ref, step)
         await self._drop_bytes(removed)
         return bool(removed.uids)
+
+    async def remove_all(self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int]) -> None:
+        """Remove those of the placements that are there, whatever their flags; what is still to be sent stays.
+
+        Raises `folder_not_found`.
+        """
+
+        async def step(write: MailboxWrite, chunk: Sequence[int]) -> Removed:
+            await folders.by_key(write.conn, write.ref, folder_id)
+            rows = await placing.rows_in_folder(write, folder_id, chunk)
+            return await expunge.remove(write, [row for row in rows if not row.leaves])
+
+        for chunk in _chunks(sorted(set(uids))):
+            await self._drop_bytes(await self._write(ref, step, chunk))
 
     async def _expunge_steps(
         self, ref: MailboxRef, folder_id: FolderKey, uids: Iterable[int] | None

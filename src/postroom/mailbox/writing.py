@@ -154,11 +154,13 @@ async def begin_write(conn: Connection, ref: MailboxRef, now: datetime) -> Mailb
     return _write(conn, ref, row, now)
 
 
-async def go_on_writing(conn: Connection, ref: MailboxRef, now: datetime) -> MailboxWrite:
-    """The mailbox as this transaction has locked and changed it: what else it changes has the same modseq."""
+async def go_on_writing(conn: Connection, ref: MailboxRef, now: datetime, *, raised: bool = True) -> MailboxWrite:
+    """The mailbox as this transaction has locked it. Where it has changed it already (`raised`), what else it changes
+    has the same modseq.
+    """
     row = await conn.fetchrow(_LOCK, ref.tenant_id, ref.mailbox_id)
     write = _write(conn, ref, row, now)
-    write.modseq -= 1
+    write.modseq -= raised
     return write
 
 

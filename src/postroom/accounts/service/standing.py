@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.accounts.models import Principal
+from postroom.accounts.service.sharing import Sharing
 from postroom.accounts.store import standing as store
 from postroom.base import log
 from postroom.base.clock import Clock
@@ -37,8 +38,11 @@ class _Watched:
 class Standing:
     """Who is connected to this process. Lives on the event loop."""
 
-    def __init__(self, db: Database, clock: Clock, *, interval: float = INTERVAL) -> None:
-        self._db, self._clock, self._interval = db, clock, interval
+    def __init__(
+        self, db: Database, clock: Clock, *, interval: float = INTERVAL, sharing: Sharing | None = None
+    ) -> None:
+        """`sharing`: what people reach beside what they opened is looked at with them."""
+        self._db, self._clock, self._interval, self._sharing = db, clock, interval, sharing
         self._watched: set[_Watched] = set()
         self._woken = asyncio.Event()
 
@@ -64,6 +68,8 @@ class Standing:
                 if one in self._watched:
                     self._watched.discard(one)
                     one.ended()
+        if self._sharing is not None:
+            await self._sharing.check()
 
     async def run(self) -> None:
         """Look again and again, until cancelled. A database that is away is asked again at the next look."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace as changed
+from datetime import datetime
 from typing import Final
 
 from postroom.imap import Code, ProtocolNo, Status, render
@@ -21,7 +22,6 @@ from postroom.mailbox.ingest import Delivery
 from postroom.mailbox.models import (
     Appended,
     Direction,
-    Folder,
     GroupOutcome,
     NewMessage,
     Place,
@@ -30,10 +30,10 @@ from postroom.mailbox.models import (
     Source,
     SpecialUse,
 )
-from postroom.mailbox.rules import FlagMode, change_flags, flag_words
+from postroom.mailbox.rules import FlagMode, Flags, change_flags, flag_words
 from postroom.mailbox.sent_copy import stored_copy
 from postroom.servers.imap.catenate import assembled
-from postroom.servers.imap.folders import find
+from postroom.servers.imap.folders import Found, find
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.store import GONE
 
@@ -69,20 +69,19 @@ class Appending:
 
 
 async def append(session: Session, command: c.Append) -> Appending:
-    session.require_write()
     if any(DELETED in message.flags for message in command.messages):
         session.forbid_keys()
-    folder = await _target(session, command.mailbox)
-    async with _counted(session):
-        deliveries = await _described(session, folder, command.messages)
-        stored = await _sent_already(session, folder, deliveries)
+    target = await _target(session, command.mailbox)
+    async with counted(session):
+        deliveries = await _described(session, target, command.messages)
+        stored = await _sent_already(session, target, deliveries)
     work = asyncio.get_running_loop().create_task(_store(session, deliveries) if stored is None else _known(stored))
     work.add_done_callback(lambda done: _finished(session, done))
     return Appending(session.tag, sum(delivery.size for delivery in deliveries), work)
 
 
 @asynccontextmanager
-async def _counted(session: Session) -> AsyncIterator[None]:
+async def counted(session: Session) -> AsyncIterator[None]:
     """What is gathered meanwhile counts as held by the session until the end."""
     try:
         yield
@@ -102,17 +101,17 @@ async def replace(session: Session, command: c.Replace) -> Done:
     places = [place for part in selected.resolve(command.target, uid=command.uid) for place in part]
     if not places:
         raise ProtocolNo(Code.NONEXISTENT, "No such message")
-    old = Place(selected.view.id, selected.uids[places[0]])
+    old = Place(selected.view.id, selected.uids[places[0]], selected.ref)
     if selected.is_gone(old.uid):
         raise GONE
-    folder = await _target(session, command.mailbox)
-    async with _counted(session):
-        (delivery,) = await _described(session, folder, (command.message,))
-        stored = await _sent_already(session, folder, (delivery,))
-        if stored is None or Place(stored.folder, stored.uid) == old:
+    target = await _target(session, command.mailbox)
+    async with counted(session):
+        (delivery,) = await _described(session, target, (command.message,))
+        stored = await _sent_already(session, target, (delivery,))
+        if stored is None or (stored.folder, stored.uid) == (old.folder, old.uid):
             copies = tuple(changed(copy, replaces=old) for copy in delivery.copies)
             outcome = await _store(session, (Delivery(delivery.pieces, copies),))
-        elif await session.services.mailboxes.remove(session.ref, old.folder, old.uid):
+        elif await session.services.mailboxes.remove(selected.ref, old.folder, old.uid):
             outcome = (stored,)
         else:
             raise GONE
@@ -124,9 +123,14 @@ async def replace(session: Session, command: c.Replace) -> Done:
 def _append_uid(outcome: GroupOutcome) -> str:
     """The code that says where the messages are. Raises `ProtocolNo` for a refusal."""
     if isinstance(outcome, Refused):
-        raise ProtocolNo(*_REFUSALS[outcome.reason])
+        raise refused(outcome)
     assert isinstance(outcome, tuple)
     return render.code_appenduid(outcome[0].uid_validity, (stored.uid for stored in outcome))
+
+
+def refused(outcome: Refused) -> ProtocolNo:
+    """The answer to a client whose messages were not stored."""
+    return ProtocolNo(*_REFUSALS[outcome.reason])
 
 
 async def _store(session: Session, deliveries: Sequence[Delivery]) -> GroupOutcome:
@@ -139,54 +143,61 @@ async def _known(stored: Appended) -> GroupOutcome:
     return (stored,)
 
 
-async def _described(session: Session, folder: Folder, messages: Sequence[c.AppendMessage]) -> list[Delivery]:
+async def _described(session: Session, target: Found, messages: Sequence[c.AppendMessage]) -> list[Delivery]:
     """What is to be stored. Raises `ProtocolNo` for an empty message, by which a client may call all off."""
     messages = await assembled(session, messages)
     if not all(message.data for message in messages):
         raise ProtocolNo(Code.CANNOT, "The message is empty")
-    return [await _delivery(session, folder, message) for message in messages]
+    return [await _delivery(session, target, message) for message in messages]
 
 
-async def _sent_already(session: Session, folder: Folder, deliveries: Sequence[Delivery]) -> Appended | None:
+async def _sent_already(session: Session, target: Found, deliveries: Sequence[Delivery]) -> Appended | None:
     """The copy that sending the message has put into Sent: what the client brings is the same once more.
 
     Mail programs bring it alone; who brings several at once moves house, and all of it is stored.
     """
+    box, folder = target
     if folder.special_use is not SpecialUse.SENT or len(deliveries) > 1:
         return None
     services, (copy,) = session.services, deliveries[0].copies
     async with services.database.acquire() as conn:
-        return await stored_copy(conn, session.ref, folder.id, copy.content.rfc_message_id, services.clock.now())
+        return await stored_copy(conn, box.ref, folder.id, copy.content.rfc_message_id, services.clock.now())
 
 
-async def _target(session: Session, name: str) -> Folder:
+async def _target(session: Session, name: str) -> Found:
     """The folder meant; within a run of APPENDs that overlap it is looked up once."""
     known = session.append_target if session.has_pending else None
     if known is not None and known[0] == name:
         return known[1]
-    folder = await find(session, name, missing=Code.TRYCREATE)
-    session.append_target = (name, folder)
-    return folder
+    found = await find(session, name, missing=Code.TRYCREATE, write=True)
+    session.append_target = (name, found)
+    return found
 
 
-async def _delivery(session: Session, folder: Folder, message: c.AppendMessage) -> Delivery:
-    services, principal = session.services, session.principal
-    assert principal is not None
-    now = services.clock.now()
+async def _delivery(session: Session, target: Found, message: c.AppendMessage) -> Delivery:
     flags = change_flags((), FlagMode.REPLACE, flag_words(message.flags))
+    date = session.services.clock.now() if message.date is None else message.date
+    return await new_message(session, target, message.data, flags, date)
+
+
+async def new_message(
+    session: Session, target: Found, data: bytes, flags: Flags, date: datetime, replaces: Place | None = None
+) -> Delivery:
+    """A message to be stored as it is; parts of a second are left out of its date."""
+    services, (box, folder) = session.services, target
+    now = services.clock.now()
     # Nobody is known to have sent it, so that it confirms nothing.
-    content = await services.parser.describe(b"", message.data, now, with_codes=False)
+    content = await services.parser.describe(b"", data, now, with_codes=False)
     message_id = services.ids.new("msg")
-    date = now if message.date is None else message.date
     return Delivery(
-        (message.data,),
+        (data,),
         (
             NewMessage(
                 id=message_id,
-                mailbox=session.ref,
+                mailbox=box.ref,
                 source=Source.APPEND,
                 direction=Direction.OUTBOUND if folder.special_use in _OWN else Direction.INBOUND,
-                blob_key=raw_key(str(principal.tenant_public_id), str(principal.identity_public_id), message_id),
+                blob_key=raw_key(box.tenant_id, box.identity_id, message_id),
                 content=content,
                 thread_id=services.ids.new("thr"),
                 event_id=services.ids.new("evt"),
@@ -195,6 +206,8 @@ async def _delivery(session: Session, folder: Folder, message: c.AppendMessage) 
                 internal_date=date.replace(microsecond=0),
                 folder=folder.id,
                 flags=flags,
+                replaces=replaces,
+                takes_flags=replaces is not None,
             ),
         ),
     )

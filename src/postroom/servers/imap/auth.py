@@ -11,7 +11,6 @@ from postroom.accounts.service.sign_in import SignInError, SignInFailure
 from postroom.base import log as base_log
 from postroom.imap import BadCommand, Code, ProtocolNo, SessionState, Status, parse_sasl_line, render
 from postroom.imap import commands as c
-from postroom.mailbox.models import MailboxRef
 from postroom.sasl import SUCCEEDED, Exchange, Proof, Proven, Refused, ServerError
 from postroom.servers.imap.capabilities import ENABLES
 from postroom.servers.imap.failures import Disconnected
@@ -168,10 +167,7 @@ def _refused(session: Session, why: SignInFailure, error: ServerError | None = N
 
 
 def _signed_in(session: Session, principal: Principal) -> Done:
-    assert principal.tenant_id is not None
-    assert principal.identity_id is not None
     session.signed_in(principal)
-    session.ref = MailboxRef(principal.tenant_id, principal.identity_id)
     session.reader.authenticated = True
     session.state = SessionState.AUTHENTICATED
     _log.info("imap_login", principal=principal.public_id, secure=session.wire.secure)

@@ -42,6 +42,9 @@ EXTENSIONS: Final = (
     "SEARCH=FUZZY",
     "NOTIFY",
     "INPROGRESS",
+    "ACL",
+    "RIGHTS=kxte",
+    "LIST-MYRIGHTS",
 )
 
 #: What ENABLE turns on, each with what it brings along (RFC 5161, RFC 7162 §3.2.3).
@@ -82,7 +85,7 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ID": ("RFC 2971", ""),
         "ENABLE": ("RFC 5161", ""),
         "IDLE": ("RFC 2177", "ends after `imap.max_idle_secs`"),
-        "NAMESPACE": ("RFC 2342", "one, personal"),
+        "NAMESPACE": ("RFC 2342", "personal; for people also `Other Users/`, with the mailboxes granted to them"),
         "CHILDREN": ("RFC 3348", ""),
         "UIDPLUS": ("RFC 4315", ""),
         "UNSELECT": ("RFC 3691", ""),
@@ -97,7 +100,7 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "SAVEDATE": ("RFC 8514", ""),
         "CONDSTORE": ("RFC 7162", ""),
         "QRESYNC": ("RFC 7162", "what went is told from a log of months; beyond it, all that is not there"),
-        "QUOTA": ("RFC 9208", 'one root, named `""`'),
+        "QUOTA": ("RFC 9208", 'one root of a mailbox; that of the one which was opened is named `""`'),
         "QUOTA=RES-STORAGE": ("RFC 9208", "limits are set by who runs the server"),
         "COMPRESS=DEFLATE": ("RFC 4978", ""),
         "METADATA": ("RFC 5464", "no unasked responses"),
@@ -119,6 +122,9 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "CONTEXT=SORT": ("RFC 5267", "as above"),
         "NOTIFY": ("RFC 5465", "no events of METADATA"),
         "INPROGRESS": ("RFC 9585", "of commands that write whole lines"),
+        "ACL": ("RFC 4314", "three sets of rights, of a mailbox as a whole; changed on its INBOX"),
+        "RIGHTS=kxte": ("RFC 4314 §2.2", ""),
+        "LIST-MYRIGHTS": ("RFC 8440", ""),
         "THREAD=ORDEREDSUBJECT": ("RFC 5256", ""),
         "THREAD=REFERENCES": ("RFC 5256", ""),
     }

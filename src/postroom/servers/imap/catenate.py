@@ -59,13 +59,13 @@ async def _located(session: Session, parts: Iterable[bytes | c.UrlPart]) -> list
 async def _piece(session: Session, url: bytes) -> Piece:
     """Where the octets are that a URL names."""
     bad = ProtocolNo(f"BADURL {shown_url(url)}", "No such message or part")
-    selected = None if session.selected is None else session.selected.view.folder.name
+    selected = None if session.selected is None else session.selected.name
     try:
         named = parse_message_url(url, selected)
     except ValueError:
         raise bad from None
     try:
-        folder = await find(session, named.mailbox)
+        box, folder = await find(session, named.mailbox)
     except ProtocolNo:
         raise bad from None
     if named.uid_validity not in (None, folder.uid_validity):
@@ -75,7 +75,7 @@ async def _piece(session: Session, url: bytes) -> Piece:
     items = section_items([FetchItem(FetchAtt.SECTION, named.section, wanted)])
     reads = session.services.mailboxes.reads
     # Not from the cache: it knows messages that have gone.
-    async for rows in reads.fetch_rows(session.ref, folder.id, [named.uid], Columns.BYTES | Columns.PARTS):
+    async for rows in reads.fetch_rows(box.ref, folder.id, [named.uid], Columns.BYTES | Columns.PARTS):
         for row in rows:
             try:
                 (piece,) = pieces(row, items)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from postroom.accounts.models import Principal
+from postroom.accounts.service.sharing import Sharing
 from postroom.accounts.service.sign_in import SignInError
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
@@ -55,6 +56,7 @@ class ImapServices:
     live: LiveHub
     clock: Clock
     ids: IdGenerator
+    sharing: Sharing
     standing: Standing | None = None
     """Without it sessions outlive what they were opened with."""
     scram: Offer | None = None

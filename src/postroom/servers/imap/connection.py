@@ -15,7 +15,7 @@ from postroom.imap import commands as c
 from postroom.net.tls import end_point
 from postroom.servers.imap.deflate import Deflater, Inflater
 from postroom.servers.imap.failures import Disconnected
-from postroom.servers.imap.session import SIGNED_OUT, Handler, Session, SharedState
+from postroom.servers.imap.session import Handler, Session, SharedState
 from postroom.servers.limits import ConnectionCounter, MemoryBudget, normalise_ip
 
 _log = base_log.get("servers.imap")
@@ -356,7 +356,7 @@ class ImapConnection(asyncio.Protocol):
         elif over or session.state is SessionState.LOGOUT or self._eof:
             self._finish()
         elif session.is_dismissed:
-            self.say_bye(SIGNED_OUT)
+            self.say_bye(session.farewell)
         elif self._context.draining:
             self.drain()
         else:

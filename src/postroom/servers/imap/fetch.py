@@ -206,7 +206,7 @@ class Fetcher:
         self._selected = selected
         self._plan = plan
         self._shown = _Shown()
-        self._marks_seen = plan.marks_seen and not selected.read_only and session.may_write
+        self._marks_seen = plan.marks_seen and not selected.read_only and selected.box.may_write
         self.gone = False
         self.unreadable: list[int] = []
         self.has_unknown = False
@@ -215,12 +215,14 @@ class Fetcher:
         """Messages at these places; those that went are left out, and said so in `gone`."""
         if not self._plan.needs_facts:
             for places in _cut(parts, PAGE):
+                self._session.require_standing()
                 self._write_rows(_Page(places, self._uids(places), []))
                 await self._session.drain()
             return
         write = self._write_with_bytes if self._plan.sections else self._write_facts
         async with ReadAhead(self._pages(parts)) as pages:
             async for page in pages:
+                self._session.require_standing()
                 await write(page)
                 await self._session.drain()
 
@@ -231,7 +233,7 @@ class Fetcher:
         session, plan, view = self._session, self._plan, self._selected.view
         for places in _cut(parts, BYTES_PAGE if plan.sections else PAGE):
             uids = self._uids(places)
-            facts = await session.shared.facts.load(session.ref, view.id, uids, plan.columns)
+            facts = await session.shared.facts.load(view.ref, view.id, uids, plan.columns)
             yield _Page(places, uids, facts)
 
     # -- without octets
@@ -316,7 +318,7 @@ class Fetcher:
         if not self._marks_seen or not uids:
             return {}
         session, selected = self._session, self._selected
-        stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, FlagMode.ADD, (SEEN,))
+        stored = await session.services.mailboxes.set_flags(selected.ref, selected.view.id, uids, FlagMode.ADD, (SEEN,))
         for now in stored:
             selected.silence(now.uid, now.modseq)
         return {now.uid: now for now in stored}

@@ -1,18 +1,17 @@
-"""Folders: NAMESPACE, LIST, LSUB, STATUS, CREATE, DELETE, RENAME, SUBSCRIBE, UNSUBSCRIBE (mail-server D2)."""
+"""Folders: NAMESPACE, STATUS, CREATE, DELETE, RENAME, SUBSCRIBE, UNSUBSCRIBE (mail-server D2). LIST: `listing`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from postroom.accounts.permissions import Permission
 from postroom.base.errors import PostroomError
 from postroom.imap import Code, ProtocolNo, render
 from postroom.imap import commands as c
-from postroom.imap.commands import ListReturn, ListSelection, StatusItem
-from postroom.imap.names import INBOX, SEPARATOR, ListPattern, any_match
+from postroom.imap.commands import StatusItem
+from postroom.imap.names import INBOX, SEPARATOR
 from postroom.mailbox.models import Folder, SpecialUse
-from postroom.mailbox.rules import is_quarantine
+from postroom.servers.imap.boxes import OTHERS, Box, is_reserved
 from postroom.servers.imap.session import Done, Session
 
 STORAGE_UNIT: Final = 1024
@@ -31,137 +30,62 @@ USES: Final = {
 _BY_USE: Final = {word: use for use, word in USES.items()}
 
 
-async def visible_folders(session: Session) -> list[Folder]:
-    """The folders this principal may know of: quarantine is for those who review it (A6)."""
-    folders = await session.services.mailboxes.list_folders(session.ref)
-    return [folder for folder in folders if is_visible(session, folder.name)]
+class Found(NamedTuple):
+    """A folder and the mailbox that it is in."""
+
+    box: Box
+    folder: Folder
+
+    @property
+    def name(self) -> str:
+        """As the session calls it."""
+        return self.box.prefix + self.folder.name
 
 
-def is_visible(session: Session, name: str) -> bool:
-    """Whether a folder of this name may be known to the principal."""
-    if not session.is_key or not is_quarantine(name):
-        return True
-    return session.principal is not None and session.principal.may(Permission.QUARANTINE_REVIEW)
-
-
-async def find(session: Session, name: str, *, missing: str = Code.NONEXISTENT) -> Folder:
-    """The folder of a name. Raises `ProtocolNo` with the code `missing`."""
+async def find(session: Session, name: str, *, missing: str = Code.NONEXISTENT, write: bool = False) -> Found:
+    """The folder of a name. Raises `ProtocolNo` with the code `missing`, or [NOPERM] where it is to be written into
+    and the mailbox may only be read.
+    """
+    box, local = await session.boxes.locate(name)
+    if write:
+        session.require_write(box)
     try:
-        if not is_visible(session, name):
+        if box.hides(local):
             raise PostroomError("folder_not_found")
-        return await session.services.mailboxes.folder(session.ref, name)
+        return Found(box, await session.services.mailboxes.folder(box.ref, local))
     except PostroomError as error:
         if error.code != "folder_not_found":
             raise
-        raise ProtocolNo(missing, "No such mailbox") from None
+    if is_reserved(local):
+        missing = Code.NONEXISTENT  # it cannot be created either
+    raise ProtocolNo(missing, "No such mailbox")
 
 
 async def namespace(session: Session, command: c.Namespace) -> Done:
-    session.write(render.namespace_line())
+    """The personal one and, for people, that of others' mailboxes, whether there are any or not (RFC 2342 §5)."""
+    session.write(render.namespace_line(others=None if session.is_key else OTHERS + SEPARATOR))
     return Done("NAMESPACE completed")
-
-
-# -- LIST and LSUB
-
-
-async def list_(session: Session, command: c.List) -> Done:
-    """LIST, plain or extended (RFC 5258); special uses and children are told in either (RFC 6154 §2, RFC 3348)."""
-    if not command.extended and command.patterns == ("",):
-        session.write(render.list_line(("\\Noselect",), ""))
-        return Done("LIST completed")
-    folders = await visible_folders(session)
-    patterns = _patterns(command.reference, command.patterns)
-    parents = parents_of(folders)
-    for folder in folders:
-        if not any_match(patterns, folder.name):
-            continue
-        chosen, inside = _chosen(folder, command.selection, folders)
-        if not chosen and not inside:
-            continue
-        attributes = attributes_of(folder, parents)
-        if folder.subscribed and (
-            ListSelection.SUBSCRIBED in command.selection or ListReturn.SUBSCRIBED in command.returns
-        ):
-            attributes.insert(0, "\\Subscribed")
-        extended = b'("CHILDINFO" ("SUBSCRIBED"))' if inside else b""
-        session.write(render.list_line(attributes, folder.name, utf8=session.utf8, extended=extended))
-        for wanted in command.returns:
-            if isinstance(wanted, c.ListStatus):
-                note_items(session, wanted.items)
-                await _write_status(session, folder, wanted.items)
-        await session.drain()
-    return Done("LIST completed")
-
-
-def _chosen(folder: Folder, selection: frozenset[ListSelection], folders: Sequence[Folder]) -> tuple[bool, bool]:
-    """Whether the selection options pick the folder, and whether it is shown for the sake of what is below it."""
-    chosen = not (ListSelection.SUBSCRIBED in selection and not folder.subscribed) and not (
-        ListSelection.SPECIAL_USE in selection and folder.special_use not in USES
-    )
-    inside = (
-        ListSelection.RECURSIVEMATCH in selection
-        and ListSelection.SUBSCRIBED in selection
-        and any(other.subscribed and other.name.startswith(folder.name + SEPARATOR) for other in folders)
-    )
-    return chosen, inside
-
-
-async def lsub(session: Session, command: c.Lsub) -> Done:
-    """LSUB: also, for `%`, the levels above a subscribed folder, as \\Noselect (RFC 3501 §6.3.9)."""
-    folders = await visible_folders(session)
-    patterns = _patterns(command.reference, (command.pattern,))
-    parents = parents_of(folders)
-    shown: dict[str, list[str]] = {}
-    for folder in folders:
-        if not folder.subscribed:
-            continue
-        if any_match(patterns, folder.name):
-            shown[folder.name] = attributes_of(folder, parents)
-        elif "%" in command.pattern:
-            above = folder.name
-            while SEPARATOR in above:
-                above = above.rpartition(SEPARATOR)[0]
-                if any_match(patterns, above):
-                    shown.setdefault(above, ["\\Noselect"])
-    for name, attributes in shown.items():
-        session.write(render.list_line(attributes, name, utf8=session.utf8, command="LSUB"))
-    return Done("LSUB completed")
-
-
-def _patterns(reference: str, patterns: Iterable[str]) -> list[ListPattern]:
-    return [
-        ListPattern(pattern if pattern.startswith(SEPARATOR) else reference + pattern)
-        for pattern in patterns
-        if pattern
-    ]
-
-
-def parents_of(folders: Iterable[Folder]) -> frozenset[str]:
-    """Names below which there is something."""
-    return frozenset(folder.name.rpartition(SEPARATOR)[0] for folder in folders)
-
-
-def attributes_of(folder: Folder, parents: frozenset[str]) -> list[str]:
-    """Those that LIST always tells."""
-    attributes = ["\\HasChildren" if folder.name in parents else "\\HasNoChildren"]
-    if folder.special_use in USES:
-        attributes.append(USES[folder.special_use])
-    return attributes
 
 
 # -- STATUS
 
 
 async def status(session: Session, command: c.StatusCommand) -> Done:
-    folder = await find(session, command.mailbox)
+    found = await find(session, command.mailbox)
     note_items(session, command.items)
-    await _write_status(session, folder, command.items)
+    await write_status(session, found.box, found.folder, command.items)
     return Done("STATUS completed")
 
 
-async def _write_status(session: Session, folder: Folder, items: Sequence[StatusItem]) -> None:
-    shown = await status_items(session, folder, items)
-    session.write(render.status_line(folder.name, shown, utf8=session.utf8))
+async def write_status(session: Session, box: Box, folder: Folder, items: Sequence[StatusItem]) -> None:
+    """The STATUS response of a folder."""
+    session.write(await status_line(session, box, folder, items))
+
+
+async def status_line(session: Session, box: Box, folder: Folder, items: Sequence[StatusItem]) -> bytes:
+    """As `write_status`, to be written later."""
+    shown = await _status_items(session, box, folder, items)
+    return render.status_line(box.prefix + folder.name, shown, utf8=session.utf8)
 
 
 def note_items(session: Session, items: Iterable[StatusItem]) -> None:
@@ -175,7 +99,9 @@ def in_units(octets: int) -> int:
     return -(-octets // STORAGE_UNIT)
 
 
-async def status_items(session: Session, folder: Folder, items: Sequence[StatusItem]) -> list[tuple[str, int | str]]:
+async def _status_items(
+    session: Session, box: Box, folder: Folder, items: Sequence[StatusItem]
+) -> list[tuple[str, int | str]]:
     """Pairs of a STATUS response, from the folder's counters; the size of what is \\Deleted has to be summed up."""
     values: dict[StatusItem, int | str] = {
         StatusItem.MESSAGES: folder.message_count,
@@ -191,7 +117,7 @@ async def status_items(session: Session, folder: Folder, items: Sequence[StatusI
         StatusItem.APPENDLIMIT: session.shared.config.max_append_size,
     }
     if StatusItem.DELETED_STORAGE in items:
-        size = await session.services.mailboxes.reads.deleted_bytes(session.ref, folder.id)
+        size = await session.services.mailboxes.reads.deleted_bytes(box.ref, folder.id)
         values[StatusItem.DELETED_STORAGE] = in_units(size)
     return [(item.value, values[item]) for item in items]
 
@@ -200,41 +126,56 @@ async def status_items(session: Session, folder: Folder, items: Sequence[StatusI
 
 
 async def create(session: Session, command: c.Create) -> Done:
-    session.require_write()
-    if command.mailbox == INBOX:
+    box, name = await session.boxes.locate(command.mailbox)
+    session.require_write(box)
+    if name == INBOX:
         raise ProtocolNo(Code.ALREADYEXISTS, "INBOX always exists")
-    use: SpecialUse | None = None
-    if command.special_use:
-        if len(command.special_use) > 1 or command.special_use[0] not in _BY_USE:
-            raise ProtocolNo("USEATTR", "Not a special use that can be given")
-        use = _BY_USE[command.special_use[0]]
-        if any(folder.special_use is use for folder in await session.services.mailboxes.list_folders(session.ref)):
-            raise ProtocolNo("USEATTR", "Another mailbox has this special use")
-    if not is_visible(session, command.mailbox):
-        raise ProtocolNo(Code.NOPERM, "Not permitted")
-    folder = await session.services.mailboxes.create_folder(session.ref, command.mailbox, use)
+    use = await _use_of(session, box, command.special_use)
+    _check_free(session, box, name)
+    folder = await session.services.mailboxes.create_folder(box.ref, name, use)
     return Done("CREATE completed", f"MAILBOXID ({folder.public_id})")
 
 
+async def _use_of(session: Session, box: Box, words: Sequence[str]) -> SpecialUse | None:
+    """The special use that a folder is to be made for (RFC 6154 §3)."""
+    if not words:
+        return None
+    if len(words) > 1 or words[0] not in _BY_USE or not box.is_own:
+        raise ProtocolNo("USEATTR", "Not a special use that can be given")
+    use = _BY_USE[words[0]]
+    if any(folder.special_use is use for folder in await session.services.mailboxes.list_folders(box.ref)):
+        raise ProtocolNo("USEATTR", "Another mailbox has this special use")
+    return use
+
+
+def _check_free(session: Session, box: Box, name: str) -> None:
+    """Raises `ProtocolNo` for a name that this session may not give."""
+    if not name or (is_reserved(name) and not session.is_key):
+        raise ProtocolNo(Code.CANNOT, "This name is for mailboxes of other people")
+    if box.hides(name):
+        raise ProtocolNo(Code.NOPERM, "Not permitted")
+
+
 async def delete(session: Session, command: c.Delete) -> Done:
-    session.require_write()
     session.forbid_keys()
-    folder = await find(session, command.mailbox)
+    box, folder = await find(session, command.mailbox, write=True)
     if folder.special_use is not None:
         raise ProtocolNo(Code.CANNOT, "This mailbox cannot be deleted")
     # Its sessions are told BYE; the one that deletes goes back to where nothing is selected.
     if session.selected is not None and session.selected.view.id == folder.id:
         session.deselect()
-    await session.services.mailboxes.delete_folder(session.ref, folder.id)
+    await session.services.mailboxes.delete_folder(box.ref, folder.id)
     return Done("DELETE completed")
 
 
 async def rename(session: Session, command: c.Rename) -> Done:
-    session.require_write()
-    folder = await find(session, command.source)
-    if not is_visible(session, command.target):
-        raise ProtocolNo(Code.NOPERM, "Not permitted")
-    await session.services.mailboxes.rename_folder(session.ref, folder.id, command.target)
+    box, folder = await find(session, command.source, write=True)
+    target, name = await session.boxes.locate(command.target)
+    if target.ref != box.ref:
+        # It would be another folder, with other messages: those can be moved.
+        raise ProtocolNo(Code.CANNOT, "A folder stays in its mailbox")
+    _check_free(session, target, name)
+    await session.services.mailboxes.rename_folder(box.ref, folder.id, name)
     return Done("RENAME completed")
 
 
@@ -247,7 +188,12 @@ async def unsubscribe(session: Session, command: c.Unsubscribe) -> Done:
 
 
 async def _subscribe(session: Session, name: str, subscribed: bool, text: str) -> Done:
-    session.require_write()
-    folder = await find(session, name)
-    await session.services.mailboxes.subscribe(session.ref, folder.id, subscribed)
+    """In the mailbox of somebody else everybody has subscriptions of their own, who may read it."""
+    box, folder = await find(session, name)
+    person = session.boxes.person
+    if box.is_own or person is None:
+        session.require_write(box)
+        await session.services.mailboxes.subscribe(box.ref, folder.id, subscribed)
+    else:
+        await session.services.mailboxes.subscriptions.put(box.ref, person, folder.id, subscribed)
     return Done(text)

@@ -16,7 +16,7 @@ from typing import Final
 from postroom.imap.search import Contains, TextField
 from postroom.mail.envelope_reading import read_envelope, read_people
 from postroom.mailbox.folding import fold
-from postroom.mailbox.models import FolderKey
+from postroom.mailbox.models import FolderKey, MailboxRef
 from postroom.mailbox.words import LIKE_ENOUGH
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.results import FULL_SCORE
@@ -32,12 +32,12 @@ _WORD: Final = re.compile(r"\w+")
 _PEOPLE: Final = {TextField.FROM: 0, TextField.TO: 1, TextField.CC: 2, TextField.BCC: 3}
 
 
-async def similar_texts(session: Session, folder: FolderKey, text: str) -> dict[int, int]:
+async def similar_texts(session: Session, ref: MailboxRef, folder: FolderKey, text: str) -> dict[int, int]:
     """Messages of a folder with words like all those of `text`, and how well they fit: 1 to 99."""
     found: dict[int, float] | None = None
     asked = _words(text)
     for word in asked:
-        scores = await session.shared.search.similar(session.ref, folder, word)
+        scores = await session.shared.search.similar(ref, folder, word)
         found = scores if found is None else {uid: found[uid] + score for uid, score in scores.items() if uid in found}
     return {uid: min(_score(total, len(asked)), FULL_SCORE - 1) for uid, total in (found or {}).items()}
 

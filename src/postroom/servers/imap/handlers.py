@@ -8,11 +8,13 @@ from typing import Final
 
 from postroom.imap import commands as c
 from postroom.servers.imap import (
+    acl,
     append,
     auth,
     fetch,
     folders,
     idle,
+    listing,
     metadata,
     notify,
     quota,
@@ -36,8 +38,8 @@ HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
         c.Login: auth.login,
         c.Authenticate: auth.authenticate,
         c.Namespace: folders.namespace,
-        c.List: folders.list_,
-        c.Lsub: folders.lsub,
+        c.List: listing.list_,
+        c.Lsub: listing.lsub,
         c.StatusCommand: folders.status,
         c.Create: folders.create,
         c.Delete: folders.delete,
@@ -66,5 +68,10 @@ HANDLERS: Final[Mapping[type[c.Command], Handler]] = MappingProxyType(
         c.Compress: auth.compress,
         c.GetMetadata: metadata.get_metadata,
         c.SetMetadata: metadata.set_metadata,
+        c.SetAcl: acl.set_acl,
+        c.DeleteAcl: acl.delete_acl,
+        c.GetAcl: acl.get_acl,
+        c.ListRights: acl.list_rights,
+        c.MyRights: acl.my_rights,
     }
 )

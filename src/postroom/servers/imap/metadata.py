@@ -8,7 +8,7 @@ from typing import Final
 from postroom.imap import Code, ProtocolNo, render
 from postroom.imap import commands as c
 from postroom.mailbox.annotations import MAX_VALUE, SHARED, Entry
-from postroom.mailbox.models import FolderKey
+from postroom.mailbox.models import FolderKey, MailboxRef
 from postroom.mailbox.rules import LimitExceeded
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
@@ -20,9 +20,8 @@ AGENT: Final = "agent"
 
 async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
     """What was named and is not there is NIL; what is larger than wanted is left out and told in the answer."""
-    known = await session.services.mailboxes.annotations.read(
-        session.ref, await _folder(session, command.mailbox), _owner(session)
-    )
+    ref, folder = await _place(session, command.mailbox)
+    known = await session.services.mailboxes.annotations.read(ref, folder, _owner(session))
     shown: dict[str, bytes | None] = {}
     longest = 0
     for name in command.entries:
@@ -51,7 +50,7 @@ def _below(known: Mapping[str, bytes], name: str, depth: int | None) -> Iterator
 
 async def set_metadata(session: Session, command: c.SetMetadata) -> Done:
     """All of the values or none (RFC 5464 §4.3)."""
-    session.require_write()
+    ref, folder = await _place(session, command.mailbox, write=True)
     if any(value is not None and len(value) > MAX_VALUE for _, value in command.values):
         raise ProtocolNo(f"METADATA MAXSIZE {MAX_VALUE}", "Value is too large")
     if not command.mailbox and any(not name.startswith(_PRIVATE) for name, _ in command.values):
@@ -59,14 +58,20 @@ async def set_metadata(session: Session, command: c.SetMetadata) -> Done:
     owner = _owner(session)
     values = [(Entry(owner if name.startswith(_PRIVATE) else SHARED, name), value) for name, value in command.values]
     try:
-        await session.services.mailboxes.annotations.write(session.ref, await _folder(session, command.mailbox), values)
+        await session.services.mailboxes.annotations.write(ref, folder, values)
     except LimitExceeded:
         raise ProtocolNo("METADATA TOOMANY", "Too many entries") from None
     return Done("SETMETADATA completed")
 
 
-async def _folder(session: Session, name: str) -> FolderKey | None:
-    return (await find(session, name)).id if name else None
+async def _place(session: Session, name: str, *, write: bool = False) -> tuple[MailboxRef, FolderKey | None]:
+    """What the notes are on; without a name that is the session's own mailbox as a whole."""
+    if name:
+        found = await find(session, name, write=write)
+        return found.box.ref, found.folder.id
+    if write:
+        session.require_write(session.boxes.own)
+    return session.boxes.own.ref, None
 
 
 def _owner(session: Session) -> str:

@@ -1,14 +1,15 @@
 """NOTIFY (RFC 5465): what happens is told as it happens, of any mailbox, also while no command is under way.
 
-The live hub says that something changed. The folder list is read once then, at most five times a second for a session,
-and compared with what the client was told; the selected folder is told of as in IDLE.
+The live hub says that something changed. The folder list of that mailbox is read once then, at most five times a second
+for a session, and compared with what the client was told; the selected folder is told of as in IDLE. Folders of others
+are watched only for who asks for them by name, by what is above them, or by subscription.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,11 +19,13 @@ from postroom.imap import Status, render
 from postroom.imap import commands as c
 from postroom.imap.commands import EventGroup, NotifyEvent, NotifyFilter, StatusItem
 from postroom.imap.fetch import FetchAtt
-from postroom.mailbox.models import Folder, FolderKey
+from postroom.mailbox.models import Folder, FolderKey, MailboxRef
 from postroom.mailbox.rules import ancestors
+from postroom.servers.imap.boxes import Box, is_reserved
 from postroom.servers.imap.failures import Disconnected, as_answer
 from postroom.servers.imap.fetch import Fetcher, Plan
-from postroom.servers.imap.folders import attributes_of, parents_of, status_items, visible_folders
+from postroom.servers.imap.folders import status_line
+from postroom.servers.imap.listing import Listed, attributes_of, folders_of, parents_of
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 
@@ -63,10 +66,10 @@ class Interests:
     Found by name, so that a thousand names cost no more than one.
     """
 
-    __slots__ = ("_all", "_exact", "_subscribed", "_subtrees")
+    __slots__ = ("_exact", "_personal", "_subscribed", "_subtrees")
 
     def __init__(self, groups: Iterable[EventGroup]) -> None:
-        self._all = self._subscribed = _NOTHING
+        self._personal = self._subscribed = _NOTHING
         self._exact: dict[str, frozenset[NotifyEvent]] = {}
         self._subtrees: dict[str, frozenset[NotifyEvent]] = {}
         for group in groups:
@@ -78,14 +81,21 @@ class Interests:
                     named[name] = named.get(name, _NOTHING) | group.events
             else:
                 # Filters may deliver anywhere, so that INBOXES are all that are PERSONAL (§6.3).
-                self._all |= group.events
+                self._personal |= group.events
 
     def __bool__(self) -> bool:
-        return bool(self._all or self._subscribed or self._exact or self._subtrees)
+        return bool(self._personal or self._subscribed or self._exact or self._subtrees)
 
-    def of(self, folder: Folder) -> frozenset[NotifyEvent]:
+    @property
+    def reach_others(self) -> bool:
+        """Whether folders of other people may be meant."""
+        return bool(self._subscribed) or any(map(is_reserved, (*self._exact, *self._subtrees)))
+
+    def of(self, folder: Listed) -> frozenset[NotifyEvent]:
         """All that is wanted of a folder in this state."""
-        found = self._all | self._exact.get(folder.name, _NOTHING)
+        found = self._exact.get(folder.name, _NOTHING)
+        if folder.box.is_own:
+            found |= self._personal
         if folder.subscribed:
             found |= self._subscribed
         if self._subtrees:
@@ -100,16 +110,31 @@ class Notifier:
     A `session.Notices`.
     """
 
-    __slots__ = ("_due", "_looked", "_others", "_own", "_plan", "_selected", "_session", "_timer", "_told", "_watch")
+    __slots__ = (
+        "_dirty",
+        "_due",
+        "_looked",
+        "_others",
+        "_own",
+        "_plan",
+        "_regranted",
+        "_selected",
+        "_session",
+        "_timer",
+        "_told",
+        "_watches",
+    )
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._selected: EventGroup | None = None
         self._others = Interests(())
         self._plan: Plan | None = None
-        self._told: dict[FolderKey, Folder] = {}
+        self._told: dict[MailboxRef, dict[FolderKey, Listed]] = {}
         self._own: set[tuple[type[c.Command], str]] = set()
-        self._watch: Watch | None = None
+        self._watches: dict[MailboxRef, Watch] = {}
+        self._dirty: set[MailboxRef] = set()
+        self._regranted = False
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
         self._looked = 0.0
@@ -120,19 +145,22 @@ class Notifier:
         """From now on tell of these. What the database raises leaves it as it was."""
         selected = next((group for group in groups if group.filter in _OF_SELECTED and group.events), None)
         others = Interests(group for group in groups if group.filter not in _OF_SELECTED and group.events)
-        watch: Watch | None = None
-        told: dict[FolderKey, Folder] = {}
-        if selected is not None or others:
-            watch = self._session.services.live.watch(self._session.ref.mailbox_id, self._woken)
-        if others:
-            try:
-                told = {folder.id: folder for folder in await visible_folders(self._session)}
-            except BaseException:
-                if watch is not None:
-                    watch.close()
-                raise
-        self._end_watch()
-        self._watch, self._selected, self._others, self._told = watch, selected, others, told
+        watches: dict[MailboxRef, Watch] = {}
+        told: dict[MailboxRef, dict[FolderKey, Listed]] = {}
+        try:
+            for box in await self._boxes(others):
+                watches[box.ref] = self._watch(box.ref)
+                told[box.ref] = {one.folder.id: one for one in await folders_of(self._session, box)}
+        except BaseException:
+            for watch in watches.values():
+                watch.close()
+            raise
+        self._end_watches()
+        self._watches, self._selected, self._others, self._told = watches, selected, others, told
+        self._dirty.clear()
+        self._regranted = False
+        if self._session.selected is not None:
+            self.follow(self._session.selected)
         self._own.clear()
         self._plan = None
         if selected is not None and selected.items:
@@ -140,21 +168,51 @@ class Notifier:
             items = tuple(replace(item, peek=True) for item in selected.items)
             self._plan = Plan.of(items, uid=True)
 
+    async def _boxes(self, others: Interests) -> Sequence[Box]:
+        """The mailboxes whose folders are told of."""
+        if not others:
+            return ()
+        boxes = self._session.boxes
+        return (boxes.own, *(await boxes.others()).values()) if others.reach_others else (boxes.own,)
+
+    def _watch(self, ref: MailboxRef) -> Watch:
+        return self._session.services.live.watch(ref.mailbox_id, self._waker(ref))
+
+    def _waker(self, ref: MailboxRef) -> Callable[[], None]:
+        def woken() -> None:
+            self._dirty.add(ref)
+            self._wake()
+
+        return woken
+
+    def follow(self, selected: Selected) -> None:
+        """What happens in this folder is told, if that is wanted of the selected one."""
+        if self._selected is not None and selected.ref not in self._watches:
+            self._watches[selected.ref] = self._watch(selected.ref)
+
+    def grants_changed(self) -> None:
+        """The mailboxes of others are not what they were: look which there are."""
+        if self._others and self._others.reach_others:
+            self._regranted = True
+            self._wake()
+
     def close(self) -> None:
         """Tell of nothing any more."""
-        self._end_watch()
+        self._end_watches()
         self._selected, self._others, self._plan = None, Interests(()), None
         self._told = {}
         self._own.clear()
+        self._dirty.clear()
+        self._regranted = False
         self._due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _end_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+    def _end_watches(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+        self._watches = {}
 
     def _overflow(self) -> None:
         """Too much: from now on it is as after NOTIFY NONE (§5.8)."""
@@ -170,12 +228,16 @@ class Notifier:
             self._own.clear()
         if isinstance(command, c.Create | c.Delete | c.Subscribe | c.Unsubscribe):
             self._own.add((type(command), command.mailbox))
+            if isinstance(command, c.Subscribe | c.Unsubscribe) and is_reserved(command.mailbox):
+                # Subscriptions to folders of others are no change that anybody is woken for.
+                self._dirty |= self._told.keys()
+                self._wake()
         elif isinstance(command, c.Rename):
             self._own.add((c.Rename, command.target))
 
     # -- when
 
-    def _woken(self) -> None:
+    def _wake(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(loop.time(), self._looked + PAUSE), self._ring)
@@ -188,7 +250,7 @@ class Notifier:
     def _failed(self, error: Exception) -> None:
         """It stays to be told."""
         as_answer(error)
-        if self._watch is not None and self._timer is None:
+        if self._watches and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RETRY, self._ring)
 
     async def tell(self) -> bool:
@@ -240,79 +302,116 @@ class Notifier:
 
     async def tell_status(self) -> None:
         """STATUS of all mailboxes whose messages are wanted, but for the selected one (§3.1)."""
-        for folder in self._told.values():
-            events = self._others.of(folder) & _OF_MESSAGES
-            if events and not self._is_selected(folder):
-                self._session.write(await self._status(folder, events))
-                await self._session.drain()
+        for folders in self._told.values():
+            for listed in folders.values():
+                events = self._others.of(listed) & _OF_MESSAGES
+                if events and not self._is_selected(listed):
+                    self._session.write(await self._status(listed, events))
+                    await self._session.drain()
 
     async def _look(self) -> None:
         session = self._session
-        now = {folder.id: folder for folder in await visible_folders(session)}
-        own, self._own = self._own, set()
-        lines = [*self._names(now, own)]
-        for key, folder in now.items():
-            old = self._told.get(key)
-            if old is None or old == folder or self._is_selected(folder):
-                continue
-            events = self._others.of(folder) & _OF_MESSAGES
-            if events and _has_changed(old, folder, events):
-                lines.append(await self._status(folder, events))
-        self._told = now
+        dirty, self._dirty = self._dirty, set()
+        regranted, self._regranted = self._regranted, False
+        lines: list[bytes] = []
+        told = dict(self._told)
+        try:
+            boxes = {box.ref: box for box in await self._boxes(self._others)}
+            if regranted:
+                lines += self._lost(told, boxes)
+                dirty |= boxes.keys() - told.keys()
+            fresh = {ref: folders for ref in dirty & boxes.keys() if (folders := await self._folders(boxes[ref]))}
+            for ref, now in fresh.items():
+                lines += self._names(told.get(ref, {}), now)
+                lines += await self._statuses(told.get(ref, {}), now)
+                told[ref] = now
+        except BaseException:
+            self._dirty |= dirty
+            self._regranted = self._regranted or regranted
+            raise
+        self._told = told
+        self._own.clear()
         if len(lines) > MAX_TOLD:
             self._overflow()
             return
         session.write(*lines)
         await session.drain()
 
-    def _names(self, now: Mapping[FolderKey, Folder], own: set[tuple[type[c.Command], str]]) -> Iterator[bytes]:
+    async def _folders(self, box: Box) -> dict[FolderKey, Listed]:
+        if box.ref not in self._watches:
+            self._watches[box.ref] = self._watch(box.ref)
+        return {one.folder.id: one for one in await folders_of(self._session, box)}
+
+    def _lost(
+        self, told: dict[MailboxRef, dict[FolderKey, Listed]], boxes: Mapping[MailboxRef, Box]
+    ) -> Iterator[bytes]:
+        """LIST with \\NoAccess for folders of mailboxes that are granted no more; nobody watches them from now on."""
+        for ref in told.keys() - boxes.keys():
+            for listed in told.pop(ref).values():
+                if self._wants(NotifyEvent.MAILBOX_NAME, listed):
+                    yield render.list_line(("\\NoAccess",), listed.name, utf8=self._session.utf8)
+            watch = self._watches.pop(ref, None)
+            if watch is not None:
+                watch.close()
+
+    async def _statuses(self, before: Mapping[FolderKey, Listed], now: Mapping[FolderKey, Listed]) -> list[bytes]:
+        lines = []
+        for key, listed in now.items():
+            old = before.get(key)
+            if old is None or old == listed or self._is_selected(listed):
+                continue
+            events = self._others.of(listed) & _OF_MESSAGES
+            if events and _has_changed(old.folder, listed.folder, events):
+                lines.append(await self._status(listed, events))
+        return lines
+
+    def _names(self, told: Mapping[FolderKey, Listed], now: Mapping[FolderKey, Listed]) -> Iterator[bytes]:
         """LIST for what became of folders (§5.4, §5.5); what the client did itself it knows."""
+        own, utf8 = self._own, self._session.utf8
         parents = parents_of(now.values())
-        utf8 = self._session.utf8
-        there = {folder.name for folder in now.values()}
-        for key, old in self._told.items():
+        there = {listed.name for listed in now.values()}
+        for key, old in told.items():
             is_gone = key not in now and old.name not in there
             if is_gone and self._wants(NotifyEvent.MAILBOX_NAME, old) and (c.Delete, old.name) not in own:
                 yield render.list_line(("\\NonExistent",), old.name, utf8=utf8)
-        for key, folder in now.items():
-            before = self._told.get(key)
-            if before == folder:
+        for key, listed in now.items():
+            before = told.get(key)
+            if before == listed:
                 continue
             extended = b""
             if before is None:
-                is_news = self._wants(NotifyEvent.MAILBOX_NAME, folder) and (c.Create, folder.name) not in own
-            elif before.name != folder.name:
-                is_news = self._wants(NotifyEvent.MAILBOX_NAME, before, folder) and not any(
-                    (c.Rename, name) in own for name in (folder.name, *ancestors(folder.name))
+                is_news = self._wants(NotifyEvent.MAILBOX_NAME, listed) and (c.Create, listed.name) not in own
+            elif before.name != listed.name:
+                is_news = self._wants(NotifyEvent.MAILBOX_NAME, before, listed) and not any(
+                    (c.Rename, name) in own for name in (listed.name, *ancestors(listed.name))
                 )
                 extended = b'("OLDNAME" (%b))' % render.mailbox(before.name, utf8=utf8)
             else:
-                mine = (c.Subscribe if folder.subscribed else c.Unsubscribe, folder.name)
+                mine = (c.Subscribe if listed.subscribed else c.Unsubscribe, listed.name)
                 is_news = (
-                    before.subscribed != folder.subscribed
-                    and self._wants(NotifyEvent.SUBSCRIPTION_CHANGE, before, folder)
+                    before.subscribed != listed.subscribed
+                    and self._wants(NotifyEvent.SUBSCRIPTION_CHANGE, before, listed)
                     and mine not in own
                 )
             if is_news:
-                attributes = attributes_of(folder, parents)
-                if folder.subscribed:
+                attributes = attributes_of(listed, parents)
+                if listed.subscribed:
                     attributes.insert(0, "\\Subscribed")
-                yield render.list_line(attributes, folder.name, utf8=utf8, extended=extended)
+                yield render.list_line(attributes, listed.name, utf8=utf8, extended=extended)
 
-    def _wants(self, event: NotifyEvent, *states: Folder) -> bool:
+    def _wants(self, event: NotifyEvent, *states: Listed) -> bool:
         """Whether the event is wanted of a folder as it was or as it is."""
         return any(event in self._others.of(state) for state in states)
 
-    def _is_selected(self, folder: Folder) -> bool:
+    def _is_selected(self, listed: Listed) -> bool:
         selected = self._session.selected
-        return selected is not None and selected.view.id == folder.id
+        return selected is not None and selected.view.id == listed.folder.id
 
-    async def _status(self, folder: Folder, events: frozenset[NotifyEvent]) -> bytes:
+    async def _status(self, listed: Listed, events: frozenset[NotifyEvent]) -> bytes:
         items: tuple[StatusItem, ...] = _STATUS
         if self._session.follows_modseq or NotifyEvent.FLAG_CHANGE in events:
             items = (*items, StatusItem.HIGHESTMODSEQ)
-        shown = await status_items(self._session, folder, items)
-        return render.status_line(folder.name, shown, utf8=self._session.utf8)
+        return await status_line(self._session, listed.box, listed.folder, items)
 
 
 def _has_changed(old: Folder, now: Folder, events: frozenset[NotifyEvent]) -> bool:

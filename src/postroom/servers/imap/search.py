@@ -231,7 +231,9 @@ class Finder:
     # -- columns
 
     async def _test(self, test: Question, argument: int | str | date | datetime, among: Found) -> Found:
-        return among & await self._session.shared.search.test(self._session.ref, self._selected.view.id, test, argument)
+        return among & await self._session.shared.search.test(
+            self._selected.ref, self._selected.view.id, test, argument
+        )
 
     async def of_larger(self, key: search.Larger, among: Found) -> Found:
         return await self._test(Question.LARGER, key.octets, among)
@@ -275,7 +277,7 @@ class Finder:
         if key.field in (TextField.BODY, TextField.TEXT):
             # What has it as it stands fits best; the index knows what is like it.
             exact = await self._containing(key, among)
-            scores = await similar_texts(self._session, self._selected.view.id, key.text)
+            scores = await similar_texts(self._session, self._selected.ref, self._selected.view.id, key.text)
             found = {uid: score for uid, score in scores.items() if uid in among and uid not in exact}
         else:
             exact = frozenset()
@@ -306,7 +308,7 @@ class Finder:
         among = await self._narrowed(needle, among)
         found: set[int] = set()
         async for uids in self._session.shared.search.in_text(
-            self._session.ref, self._selected.view.id, needle, sorted(among)
+            self._selected.ref, self._selected.view.id, needle, sorted(among)
         ):
             found.update(uids)
         return found & among
@@ -316,7 +318,7 @@ class Finder:
         if needle not in self._candidates:
             session = self._session
             folder = self._selected.view.id
-            self._candidates[needle] = await session.shared.search.candidates(session.ref, folder, needle)
+            self._candidates[needle] = await session.shared.search.candidates(self._selected.ref, folder, needle)
         candidates = self._candidates[needle]
         return among if candidates is None else among & candidates
 
@@ -361,7 +363,7 @@ class Finder:
         shared, folder = self._session.shared, self._selected.view.id
         for start in range(0, len(uids), _FACTS_PAGE):
             part = uids[start : start + _FACTS_PAGE]
-            rows = await shared.facts.load(self._session.ref, folder, part, columns)
+            rows = await shared.facts.load(self._selected.ref, folder, part, columns)
             for place, (uid, facts) in enumerate(zip(part, rows, strict=True)):
                 if facts is not None:
                     yield uid, facts
@@ -370,7 +372,7 @@ class Finder:
 
     def values(self, uids: Iterable[int]) -> AsyncIterator[list[tuple[int, SortValues]]]:
         """What those that are still there are sorted by, in mailbox order, a batch at a time."""
-        return self._session.shared.values.load(self._session.ref, self._selected.view.id, uids)
+        return self._session.shared.values.load(self._selected.ref, self._selected.view.id, uids)
 
 
 def _has_text(block: bytes, name: str | None, needle: str) -> bool:

@@ -16,6 +16,7 @@ from postroom.servers.imap.vanished import tell_vanished
 from postroom.servers.imap.views import FolderGone, FolderView
 
 _CHUNK: Final = 1000
+_MISSING: Final = ProtocolNo(Code.NONEXISTENT, "No such mailbox")
 
 
 async def select(session: Session, command: c.Select) -> Done:
@@ -26,18 +27,23 @@ async def select(session: Session, command: c.Select) -> Done:
         # What follows is of the other mailbox (RFC 7162 §3.2.11, RFC 9051 §6.3.2).
         session.write(render.untagged(Status.OK, "Previous mailbox is closed", Code.CLOSED))
     resync = _resync_of(session, command)
-    folder = await find(session, command.mailbox)
+    box, folder = await find(session, command.mailbox)
     try:
-        view = await session.shared.views.open(session.ref, folder.id)
+        view = await session.shared.views.open(box.ref, folder.id)
     except FolderGone:
-        raise ProtocolNo(Code.NONEXISTENT, "No such mailbox") from None
-    read_only = command.read_only or not session.may_write
+        raise _MISSING from None
+    read_only = command.read_only or not box.may_write
     try:
         recent = None if session.is_rev2 else await _recent(view, read_only)
+        # The grant may have been another one until here; from here on the session is told.
+        now = session.boxes.now(box)
+        if now is None:
+            raise _MISSING
     except BaseException:
         session.shared.views.release(view)
         raise
-    selected = Selected(view, read_only=read_only, recent=recent)
+    read_only = read_only or not now.may_write
+    selected = Selected(now, view, read_only=read_only, recent=recent)
     session.select(selected)
     if command.parameters:
         session.enable("CONDSTORE")
@@ -91,7 +97,7 @@ def _describe(session: Session, selected: Selected) -> None:
     session.write(render.flags_line(words), render.exists(selected.count))
     if session.is_rev2:
         # RFC 9051 §6.3.2: which mailbox it is; of RECENT and UNSEEN it knows nothing.
-        session.write(render.list_line((), folder.name, utf8=session.utf8))
+        session.write(render.list_line((), selected.name, utf8=session.utf8))
     else:
         session.write(render.recent(selected.recent_count()))
         first = next((place for place, flags in enumerate(view.flags) if SEEN not in flags), None)
@@ -114,12 +120,13 @@ async def check(session: Session, command: c.Check) -> Done:
 async def close(session: Session, command: c.Close) -> Done:
     """Leave the folder and remove what is \\Deleted, silently; not when it is read-only or the client is a key."""
     selected = session.folder()
-    folder, expunges = selected.view.id, not selected.read_only and session.may_write and not session.is_key
+    folder, ref = selected.view.id, selected.ref
+    expunges = not selected.read_only and selected.box.may_write and not session.is_key
     session.deselect()
     if expunges:
         # What is still to be sent stays, flagged as it is.
         with suppress(MessagesInUse):
-            await session.services.mailboxes.expunge(session.ref, folder)
+            await session.services.mailboxes.expunge(ref, folder)
     return Done("CLOSE completed", quiet=True)
 
 

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from postroom.imap import render
 from postroom.imap.flags import SYSTEM_FLAGS
 from postroom.imap.sequence import SequenceSet, compress, runs
+from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.rules import Flags
+from postroom.servers.imap.boxes import Box
 from postroom.servers.imap.contexts import Contexts
 from postroom.servers.imap.views import FolderView
 
@@ -34,8 +36,10 @@ class Selected:
         "_position",
         "_silenced",
         "_top",
+        "box",
         "contexts",
         "count",
+        "must_tell_read_only",
         "read_only",
         "recent",
         "saved",
@@ -44,11 +48,13 @@ class Selected:
         "view",
     )
 
-    def __init__(self, view: FolderView, *, read_only: bool, recent: range | None) -> None:
+    def __init__(self, box: Box, view: FolderView, *, read_only: bool, recent: range | None) -> None:
         """`recent` is what is \\Recent here; None for a client that knows of no such thing (RFC 9051 appendix E)."""
+        self.box = box
         self.view = view
         self.tells_recent = recent is not None
         self.read_only = read_only
+        self.must_tell_read_only = False
         self.uids: array[int] = view.uids
         self.count = len(view.uids)
         self.recent: list[range] = [recent] if recent else []
@@ -61,6 +67,16 @@ class Selected:
         self._silenced: dict[int, int] | None = None
         self.saved: array[int] = array("I")
         self.contexts = Contexts(self)
+
+    @property
+    def ref(self) -> MailboxRef:
+        """The mailbox that the folder is in."""
+        return self.view.ref
+
+    @property
+    def name(self) -> str:
+        """As the session calls it."""
+        return self.box.prefix + self.view.folder.name
 
     # -- numbers and UIDs
 

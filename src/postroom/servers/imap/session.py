@@ -11,10 +11,9 @@ from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postroom.accounts.models import Principal, PrincipalKind
-from postroom.accounts.permissions import Permission
 from postroom.base import log as base_log
 from postroom.base.settings_tree import PlaintextAuth
 from postroom.imap import (
@@ -37,9 +36,9 @@ from postroom.imap import (
 from postroom.imap import commands as c
 from postroom.imap.errors import NotSaved
 from postroom.imap.search import ReturnOption
-from postroom.mailbox.models import Folder, MailboxRef
 from postroom.mailbox.search import FolderSearch
 from postroom.servers.imap.binary import BinaryReader
+from postroom.servers.imap.boxes import Box, Boxes
 from postroom.servers.imap.capabilities import UTF8_WORDS, capabilities, options
 from postroom.servers.imap.config import ImapConfig, ImapServices
 from postroom.servers.imap.facts import FactCache
@@ -51,9 +50,13 @@ from postroom.servers.imap.views import FolderGone, ViewCache
 from postroom.servers.imap.wire import Wire
 from postroom.servers.limits import is_loopback
 
+if TYPE_CHECKING:
+    from postroom.servers.imap.folders import Found
+
 _log = base_log.get("servers.imap")
 
 SIGNED_OUT: Final = "Signed out; sign in again"
+TAKEN_AWAY: Final = "Selected mailbox is not open to you any more"
 
 OUTPUT_CHUNK: Final = 64 * 1024
 """Octets that gather before they are written."""
@@ -104,6 +107,12 @@ class Notices(Protocol):
     def caused(self, command: c.Command, /) -> None:
         """The client did this itself."""
 
+    def follow(self, selected: Selected, /) -> None:
+        """Another folder was selected."""
+
+    def grants_changed(self) -> None:
+        """The mailboxes of others are not what they were."""
+
     def close(self) -> None:
         """The session is over."""
 
@@ -143,14 +152,14 @@ class Session:
         "_out_size",
         "_unwatch",
         "append_target",
+        "boxes",
         "enabled",
+        "farewell",
         "gathered",
-        "is_dismissed",
         "login_failures",
         "notices",
         "principal",
         "reader",
-        "ref",
         "selected",
         "shared",
         "state",
@@ -166,11 +175,11 @@ class Session:
         self.reader = CommandReader(ReaderLimits(max_append_size=size, max_append_total=total))
         self.state = SessionState.NOT_AUTHENTICATED
         self.principal: Principal | None = None
-        self.ref = MailboxRef(0, 0)
+        self.boxes = Boxes(shared.services.sharing, self._grants_changed)
         self.selected: Selected | None = None
         self.tag = b""
         self.login_failures = 0
-        self.append_target: tuple[str, Folder] | None = None
+        self.append_target: tuple[str, Found] | None = None
         self.enabled: frozenset[str] = frozenset()
         self.gathered = 0
         """Octets of stored messages that a command has in memory."""
@@ -181,7 +190,7 @@ class Session:
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
         self._unwatch: Callable[[], None] = _nothing
-        self.is_dismissed = False
+        self.farewell = ""
         self.notices: Notices | None = None
 
     # -- what a client may do
@@ -222,13 +231,46 @@ class Session:
     def signed_in(self, principal: Principal) -> None:
         """The principal's from now on, for as long as what they gave counts."""
         self.principal = principal
+        self.boxes.open(principal)
         if self.services.standing is not None:
             self._unwatch = self.services.standing.watch(principal, self._dismiss)
 
     def _dismiss(self) -> None:
+        self._dismiss_with(SIGNED_OUT)
+
+    def _dismiss_with(self, farewell: str) -> None:
         # What is under way ends with its answer; the next command is not begun (execute).
-        self.is_dismissed = True
-        self.wire.dismiss(SIGNED_OUT)
+        self.farewell = self.farewell or farewell
+        self.wire.dismiss(self.farewell)
+
+    @property
+    def is_dismissed(self) -> bool:
+        """Whether the session is to end as soon as nothing is under way; `farewell` says why."""
+        return bool(self.farewell)
+
+    def require_standing(self) -> None:
+        """Where much is written and none of it in part: raises `Disconnected`, after BYE, for who is dismissed."""
+        if self.farewell:
+            self.bye(self.farewell)
+            raise Disconnected
+
+    def _grants_changed(self) -> None:
+        """Somebody changed what this person may open. No client knows of a folder that is taken from it: it has to come
+        again, as when the folder is removed (D2); what it has opened otherwise stays open.
+        """
+        self.append_target = None
+        selected = self.selected
+        if selected is not None and not selected.box.is_own:
+            now = self.boxes.now(selected.box)
+            if now is None:
+                self._dismiss_with(TAKEN_AWAY)
+                return
+            selected.box = now
+            if not now.may_write and not selected.read_only:
+                selected.read_only = selected.must_tell_read_only = True
+                self.wire.notify()
+        if self.notices is not None:
+            self.notices.grants_changed()
 
     # -- what the client asked for once and for all
 
@@ -262,13 +304,9 @@ class Session:
         """Whether an agent signed in with its API key: it may not remove anything for good (D1)."""
         return self.principal is not None and self.principal.kind is PrincipalKind.KEY
 
-    @property
-    def may_write(self) -> bool:
-        return self.principal is not None and self.principal.may(Permission.MESSAGES_WRITE)
-
-    def require_write(self) -> None:
-        """Raises `ProtocolNo` [NOPERM] for whoever may only read."""
-        if not self.may_write:
+    def require_write(self, box: Box) -> None:
+        """Raises `ProtocolNo` [NOPERM] for whoever may only read the mailbox."""
+        if not box.may_write:
             raise ProtocolNo(Code.NOPERM, "Not permitted")
 
     def forbid_keys(self) -> None:
@@ -283,8 +321,8 @@ class Session:
 
     def writable_folder(self) -> Selected:
         """The selected folder for a command that changes it. Raises `ProtocolNo` [READ-ONLY] or [NOPERM]."""
-        self.require_write()
         selected = self.folder()
+        self.require_write(selected.box)
         if selected.read_only:
             raise ProtocolNo(Code.READ_ONLY, "Mailbox is selected read-only")
         return selected
@@ -325,6 +363,8 @@ class Session:
     def select(self, selected: Selected) -> None:
         self.selected = selected
         self.state = SessionState.SELECTED
+        if self.notices is not None:
+            self.notices.follow(selected)
 
     def deselect(self) -> None:
         """Leave the selected folder, if there is one."""
@@ -351,6 +391,13 @@ class Session:
             return
         await self.refresh(force=force)
         await selected.claim_recent()
+        if selected.must_tell_read_only:
+            # RFC 3501 §7.1: from being read and written it has become to be read only.
+            selected.must_tell_read_only = False
+            self.write(
+                render.untagged(Status.OK, "Only reading is permitted now", Code.READ_ONLY),
+                render.untagged(Status.OK, "Flags permitted", "PERMANENTFLAGS ()"),
+            )
         if selected.contexts:
             self.write(*selected.contexts.before(expunge=expunge))
         known = selected.top
@@ -472,9 +519,7 @@ class Session:
 
     async def execute(self, raw: RawCommand) -> None:
         """One command, from its text to its tagged answer."""
-        if self.is_dismissed:
-            self.bye(SIGNED_OUT)
-            raise Disconnected
+        self.require_standing()
         self.tag = raw.tag
         command: c.Command | None = None
         try:
@@ -533,6 +578,7 @@ class Session:
     def close(self) -> None:
         """The connection is gone."""
         self._unwatch()
+        self.boxes.close()
         if self.notices is not None:
             self.notices.close()
         self.deselect()

@@ -34,10 +34,14 @@ async def store(session: Session, command: c.Store) -> Done:
     modified: list[int] = []
     for part in parts:
         for start in range(part.start, part.stop, _CHUNK):
+            session.require_standing()
+            session.require_write(selected.box)
             places = range(start, min(start + _CHUNK, part.stop))
             uids = selected.uids[places.start : places.stop].tolist()
             before = dict(zip(uids, selected.flags_at(places), strict=True))
-            stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words, since)
+            stored = await session.services.mailboxes.set_flags(
+                selected.ref, selected.view.id, uids, mode, words, since
+            )
             missing = missing or len(stored) < len(uids)
             refused = [now for now in stored if now.result is FlagResult.MODIFIED]
             modified += (now.uid for now in refused)
@@ -119,5 +123,5 @@ async def expunge(session: Session, command: c.Expunge) -> Done:
         uids = [uid for part in parts for uid in selected.uids[part.start : part.stop]]
     gone: list[int] = []
     if uids is None or uids:
-        gone = await session.services.mailboxes.expunge(session.ref, selected.view.id, uids)
+        gone = await session.services.mailboxes.expunge(selected.ref, selected.view.id, uids)
     return Done("EXPUNGE completed", went=bool(gone))

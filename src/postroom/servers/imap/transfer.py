@@ -1,39 +1,54 @@
-"""COPY and MOVE (mail-server D4, D8; RFC 4315, RFC 6851)."""
+"""COPY and MOVE (mail-server D4, D8; RFC 4315, RFC 6851). What goes into another mailbox: `across`."""
 
 from __future__ import annotations
 
 from postroom.imap import Code, Status, render
 from postroom.imap import commands as c
-from postroom.mailbox.models import FolderKey
 from postroom.mailbox.transfer import CopyResult
+from postroom.servers.imap.across import copy_across, move_across
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.store import GONE
 
 
 async def copy(session: Session, command: c.Copy) -> Done:
-    session.require_write()
-    target = await find(session, command.mailbox, missing=Code.TRYCREATE)
+    selected = session.folder()
+    target = await find(session, command.mailbox, missing=Code.TRYCREATE, write=True)
     uids = await _wanted(session, command)
     if not uids:
         return Done("No messages to copy")
-    done = await session.services.mailboxes.copy(session.ref, session.folder().view.id, uids, target.id)
+    if target.box.ref == selected.ref:
+        done = await session.services.mailboxes.copy(selected.ref, selected.view.id, uids, target.folder.id)
+    else:
+        done = await copy_across(session, selected, uids, target)
     return Done("COPY completed", _code(done))
 
 
 async def move(session: Session, command: c.Move) -> Done:
     """The code stands in an untagged OK before the EXPUNGE responses (RFC 6851 §4.3)."""
     selected = session.writable_folder()
-    target = await find(session, command.mailbox, missing=Code.TRYCREATE)
+    target = await find(session, command.mailbox, missing=Code.TRYCREATE, write=True)
     uids = await _wanted(session, command)
     if not uids:
         return Done("No messages to move")
-    source: FolderKey = selected.view.id
-    done = await session.services.mailboxes.move(session.ref, source, uids, target.id)
+    if target.box.ref == selected.ref:
+        done = await session.services.mailboxes.move(selected.ref, selected.view.id, uids, target.folder.id)
+        _tell_moved(session, done)
+    else:
+        done = CopyResult(target.folder.uid_validity, ())
+        try:
+            async for part in move_across(session, selected, uids, target):
+                done = CopyResult(part.uid_validity, (*done.pairs, *part.pairs))
+        finally:
+            # Also where some could not be moved: the others have been (RFC 6851 §4.3).
+            _tell_moved(session, done)
+    return Done("MOVE completed", went=bool(done.pairs))
+
+
+def _tell_moved(session: Session, done: CopyResult) -> None:
     code = _code(done)
     if code is not None:
         session.write(render.untagged(Status.OK, "Moved", code))
-    return Done("MOVE completed", went=bool(done.pairs))
 
 
 async def _wanted(session: Session, command: c.Copy | c.Move) -> list[int]:

@@ -23,7 +23,7 @@ async def tell_vanished(session: Session, selected: Selected, modseq: int, among
     """
     view = selected.view
     top = view.folder.uid_next - 1
-    removed = await session.services.mailboxes.reads.removed_since(session.ref, view.id, modseq)
+    removed = await session.services.mailboxes.reads.removed_since(view.ref, view.id, modseq)
     went: Iterable[tuple[int, int]]
     if removed is None:
         went = gaps(sorted({*view.uids, *selected.told_uids()}), top)
