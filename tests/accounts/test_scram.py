@@ -238,6 +238,31 @@ async def test_as_much_is_done_for_nobody(home: Home, monkeypatch: pytest.Monkey
     assert asked == ["database", "keys", "keys"]
 
 
+@pytest.mark.covers("mail-server:F3")
+async def test_the_database_is_asked_as_often_for_nobody_as_for_several(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = home.house
+    for name in ("Bob", "Cay", "Dan"):
+        person = await house.people.create(NewPerson(name, f"{name.lower()}@example.com", "a long password"))
+        await house.people.grant(home.box.tenant_id, home.box.public_id, person.public_id, GrantRole.READ)
+    acquired = 0
+    acquire = house.db.acquire
+
+    def counting() -> object:
+        nonlocal acquired
+        acquired += 1
+        return acquire()
+
+    monkeypatch.setattr(house.db, "acquire", counting)
+    found = []
+    for address in ("nobody@agents.example", ALICE):
+        acquired = 0
+        assert await prove(home, "ap_wrong", address) == INVALID
+        found.append(acquired)
+    assert found[0] == found[1]
+
+
 async def test_only_so_many_are_tried(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     house = home.house
     monkeypatch.setattr(service, "MAX_SCRAM_KEYS", 2)

@@ -186,6 +186,67 @@ async def test_revoked_while_messages_go_elsewhere(
     assert line.endswith(b"(MESSAGES 4)" if command == b"MOVE" else b"(MESSAGES 6)")
 
 
+@pytest.mark.covers("decisions:A2", "RFC 3501 §6.4.7", "RFC 6851 §4.3")
+@pytest.mark.parametrize(("role", "code"), [(None, b"NONEXISTENT"), ("read", b"NOPERM")])
+@pytest.mark.parametrize("command", [b"COPY", b"MOVE"])
+@pytest.mark.parametrize("target", ["bob", "carol"])
+async def test_a_grant_that_changes_between_two_groups(
+    street: Street, monkeypatch: pytest.MonkeyPatch, target: str, command: bytes, role: str | None, code: bytes
+) -> None:
+    """Nothing more comes into a mailbox that may not be written into any more, and nothing more goes from one."""
+    monkeypatch.setattr("postroom.servers.imap.across.GROUP_MESSAGES", 2)
+    await street.grant("bob", "carol", "full")
+    source = {"bob": "carol", "carol": "bob"}[target]
+    for n in range(6):
+        await street.deliver(source, mail(f"number {n}"))
+    prefix = {"bob": street.prefix("bob"), "carol": b""}
+    carol = await street.client("carol", prefix[source] + b"INBOX")
+    together, done = street.office.ingest.deliver_together, 0
+
+    async def changed_after_one(deliveries: Any) -> Any:
+        nonlocal done
+        done += 1
+        stored = await together(deliveries)
+        if done == 1:
+            await street.grant("bob", "carol", role)
+        return stored
+
+    monkeypatch.setattr(street.office.ingest, "deliver_together", changed_after_one)
+    carol.send(b'x %b 1:* "%bINBOX"\r\n' % (command, prefix[target]))
+    said = [await carol.line()]
+    while not said[-1].startswith((b"x ", b"* BYE")):
+        said.append(await carol.line())
+    # Who may still read may still copy from there.
+    goes_on = (target, command, role) == ("carol", b"COPY", "read")
+    closes = target == "carol" and role is None
+    assert said[-1].startswith(b"x OK" if goes_on else b"* BYE" if closes else b"x NO [%b]" % code)
+    moved = {b"COPY": 6 if goes_on else 0, b"MOVE": 2}[command]
+    there, here = await street.client(target), await street.client(source)
+    (line,) = await there.ok(b"STATUS INBOX (MESSAGES)")
+    assert line.endswith(b"(MESSAGES %d)" % moved)
+    (line,) = await here.ok(b"STATUS INBOX (MESSAGES)")
+    assert line.endswith(b"(MESSAGES %d)" % (6 if command == b"COPY" else 4))
+
+
+@pytest.mark.covers("decisions:A2", "RFC 4314 §4")
+async def test_a_fetch_marks_nothing_once_the_grant_is_lowered(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroom.servers.imap.fetch.BYTES_PAGE", 2)
+    there = await _shared(street, count=6)
+    carol = await street.client("carol", there)
+    boxes = street.office.boxes
+    set_flags = boxes.set_flags
+
+    async def lowered_after_one(*given: Any, **named: Any) -> Any:
+        stored = await set_flags(*given, **named)
+        await street.grant("bob", "carol", "read")
+        return stored
+
+    monkeypatch.setattr(boxes, "set_flags", lowered_after_one)
+    await carol.ok(b"FETCH 1:* BODY[]")
+    (line,) = await (await street.client("bob")).ok(b"STATUS INBOX (UNSEEN)")
+    assert line.endswith(b"(UNSEEN 4)")
+
+
 async def test_a_disabled_person_is_out_everywhere(street: Street) -> None:
     there = await _shared(street)
     carol = await street.client("carol", there)

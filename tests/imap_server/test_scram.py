@@ -246,6 +246,18 @@ async def test_a_session_ends_with_its_application_password(office: Any) -> None
     assert await asyncio.wait_for(client.rest(), 20) == b""
 
 
+@pytest.mark.covers("mail-server:F5")
+async def test_revoked_between_the_proof_and_the_last_word(office: Any) -> None:
+    made, password = await office.app_passwords.create(office.person, "phone", HOST)
+    client, scram = await office.connect(), Scram(office.address, password)
+    client.send(b"x AUTHENTICATE SCRAM-SHA-256 %b\r\n" % b64(scram.first()))
+    scram.check(await answer(client, scram.final(await challenge(client))))
+    await office.app_passwords.revoke(office.person, made.public_id, HOST)
+    client.send(b"\r\n")
+    assert await client.line() == FAILED
+    assert (await client.ask(b"SELECT INBOX"))[-1].startswith(b"BAD ")
+
+
 async def test_where_it_is_not_offered(office: Any) -> None:
     office.services = replace(office.services, scram=None)
     client = await office.connect()

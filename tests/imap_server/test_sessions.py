@@ -190,6 +190,33 @@ async def test_drain_says_goodbye(office: Any) -> None:
 
 
 @pytest.mark.covers("mail-server:D1")
+async def test_a_command_that_ends_after_the_goodbye(
+    office: Any, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has nobody to answer, and its session ends as any other."""
+    listener = await office.listen(linger=5)
+    client = await office.client(b"INBOX", listener)
+    (connection,) = listener._context.connections
+    session, list_folders, go_on = connection._session, office.boxes.list_folders, asyncio.Event()
+
+    async def slow(*given: Any) -> Any:
+        await go_on.wait()
+        return await list_folders(*given)
+
+    monkeypatch.setattr(office.boxes, "list_folders", slow)
+    client.send(b'x LIST "" *\r\n')
+    await until(lambda: connection.is_busy)
+    draining = asyncio.create_task(listener.drain(0.01))
+    assert await client.line() == b"* BYE Server is shutting down"
+    go_on.set()
+    await until(lambda: connection._task is None)
+    assert session.selected is None
+    assert await client.rest() == b""
+    await client.close()
+    await draining
+
+
+@pytest.mark.covers("mail-server:D1")
 async def test_half_closed_connection_is_still_answered(office: Any) -> None:
     client = await office.connect()
     client.send(b'1 LOGIN %b "%b"\r\n2 LIST "" *\r\n' % (office.address.encode(), PASSWORD))

@@ -226,6 +226,28 @@ async def test_an_own_folder_of_that_name_stays_in_reach(street: Street) -> None
     await client.ok(b'CREATE "Other users"')
 
 
+@pytest.mark.covers("RFC 2342 §5", "RFC 3501 §6.3.8")
+async def test_own_folders_are_not_shown_under_the_names_of_others(street: Street) -> None:
+    """An agent may have made them. A name that is told leads to what is told of it."""
+    name = street.prefix("bob") + b"INBOX"
+    await street.office.boxes.create_folder(street.ref("carol"), name.decode())
+    await street.deliver("carol", mail(), name.decode())
+    before = await street.client("carol")
+    assert names(await before.ok(b'LIST "" "Other Users/*"')) == [street.prefix("bob")[:-1], name]
+    await street.grant("bob", "carol", "read")
+    client = await street.client("carol")
+    lines = await client.ok(b'LIST "" "Other Users/*" RETURN (STATUS (MESSAGES) MYRIGHTS)')
+    assert names(lines).count(name) == 1
+    assert names(lines).count(street.prefix("bob")[:-1]) == 1
+    assert b'* STATUS "%b" (MESSAGES 0)' % name in lines
+    assert b'* MYRIGHTS "%b" lr' % name in lines
+    assert names(await client.ok(b'LIST (SUBSCRIBED) "" "Other Users/*"')) == []
+    assert await client.ok(b'LSUB "" "Other Users/*"') == []
+    # It can be taken out of the way, by what is above it.
+    await client.ok(b'RENAME "Other Users" Mine')
+    assert b"Mine/" + street.address("bob") + b"/INBOX" in names(await client.ok(b'LIST "" *'))
+
+
 @pytest.mark.covers("RFC 3501 §6.3.6", "RFC 5258 §3.1", "mail-server:D2")
 async def test_subscriptions_are_a_persons_own(street: Street) -> None:
     await street.grant("bob", "carol", "read")

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -83,18 +83,19 @@ class Throttle:
 
     async def locked_for(self, subject: str, limit: int | None = None, seconds: int | None = None) -> int:
         """Seconds until the subject may try again; 0 means now. `limit` and `seconds` are the account's by default."""
+        return (await self._locked((subject,), limit, seconds))[subject]
+
+    async def _locked(
+        self, subjects: Sequence[str], limit: int | None = None, seconds: int | None = None
+    ) -> dict[str, int]:
+        """`locked_for` of each. What it costs does not tell how many they are."""
         limit = self.policy.failures if limit is None else limit
         now = self._clock.now()
         # A window counts until its last moment is `seconds` old, so a lock never lasts less than that.
         span = timedelta(seconds=self.policy.seconds if seconds is None else seconds) + WINDOW
         async with self._db.acquire() as conn:
-            windows = await counters.failures(conn, subject, now - span)
-        total = 0
-        for start, count in windows:
-            total += count
-            if total >= limit:
-                return max(1, round((start + span - now).total_seconds()))
-        return 0
+            found = await counters.failures(conn, subjects, now - span)
+        return {subject: _wait(windows, limit, span, now) for subject, windows in found.items()}
 
     async def guard(self, account: str, people: Sequence[str]) -> Guard:
         """Who of an account's people may be tried.
@@ -106,15 +107,10 @@ class Throttle:
         if len(people) < 2:
             wait = await self.locked_for(account)
             return Guard({one: account for one in people if not wait}, () if wait else (account,), wait)
-        counted, waits = {}, []
-        for one in people:
-            subject = self.account(one)
-            wait = await self.locked_for(subject)
-            if wait:
-                waits.append(wait)
-            else:
-                counted[one] = subject
-        return Guard(counted, tuple(counted.values()), min(waits, default=0))
+        subjects = {one: self.account(one) for one in people}
+        locked = await self._locked(tuple(subjects.values()))
+        counted = {one: subject for one, subject in subjects.items() if not locked[subject]}
+        return Guard(counted, tuple(counted.values()), min(filter(None, locked.values()), default=0))
 
     async def network_locked_for(self, network: str) -> int:
         return await self.locked_for(network, self.policy.network_failures)
@@ -168,6 +164,16 @@ def client_network(remote: str) -> str:
             return str(ip.ipv4_mapped)
         return str(ipaddress.ip_network((ip, 64), strict=False))
     return str(ip)
+
+
+def _wait(windows: Iterable[tuple[datetime, int]], limit: int, span: timedelta, now: datetime) -> int:
+    """Seconds for which so many failures, newest first, lock."""
+    total = 0
+    for start, count in windows:
+        total += count
+        if total >= limit:
+            return max(1, round((start + span - now).total_seconds()))
+    return 0
 
 
 def _window_start(now: datetime) -> datetime:

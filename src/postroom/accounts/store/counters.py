@@ -11,7 +11,8 @@ from datetime import datetime
 from postroom.db import Connection
 
 _FAILURES = """
-SELECT window_start, count FROM sign_in_failures WHERE subject = $1 AND window_start > $2 ORDER BY window_start DESC
+SELECT subject, window_start, count FROM sign_in_failures WHERE subject = ANY ($1::text[]) AND window_start > $2
+ORDER BY window_start DESC
 """
 _ADD_FAILURES = """
 INSERT INTO sign_in_failures (subject, window_start, count)
@@ -43,9 +44,12 @@ class Window:
     count: int
 
 
-async def failures(conn: Connection, subject: str, since: datetime) -> list[tuple[datetime, int]]:
-    """Failures of a subject by window, newest first."""
-    return [(row["window_start"], row["count"]) for row in await conn.fetch(_FAILURES, subject, since)]
+async def failures(conn: Connection, subjects: Sequence[str], since: datetime) -> dict[str, list[tuple[datetime, int]]]:
+    """Failures of each subject by window, newest first. One statement, however many they are."""
+    found: dict[str, list[tuple[datetime, int]]] = {subject: [] for subject in subjects}
+    for row in await conn.fetch(_FAILURES, list(subjects), since):
+        found[row["subject"]].append((row["window_start"], row["count"]))
+    return found
 
 
 async def add_failure(conn: Connection, subjects: Sequence[str], window_start: datetime) -> None:

@@ -69,10 +69,21 @@ async def _groups(
     async for page in rows:
         for group in _cut(page):
             session.require_standing()
+            _require_grants(session, selected, target, moving=moving)
             async with counted(session):
                 done = await _carry(session, selected, group, target, moving=moving)
             if done.pairs:
                 yield done
+
+
+def _require_grants(session: Session, selected: Selected, target: Found, *, moving: bool) -> None:
+    """Raises `ProtocolNo` where a grant has changed since the command began, so that it would not begin now."""
+    now = session.boxes.now(target.box)
+    if now is None:
+        raise ProtocolNo(Code.NONEXISTENT, "No such mailbox")
+    session.require_write(now)
+    if moving:
+        session.require_write(selected.box)
 
 
 def _cut(rows: Sequence[FetchRow]) -> Iterator[list[FetchRow]]:

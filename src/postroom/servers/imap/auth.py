@@ -127,6 +127,9 @@ async def _scram(session: Session, mechanism: str, initial: bytes | None) -> Don
             return _refused(session, SignInFailure.INVALID, step.error)
         if step is SUCCEEDED:
             assert proven is not None
+            # Its client has had all the time it wanted since the proof, and nobody watched it meanwhile.
+            if not await session.services.sign_in.stands(proven.account):
+                return _refused(session, SignInFailure.INVALID)
             return _signed_in(session, proven.account)
         response = await _ask(session, step.data)
 

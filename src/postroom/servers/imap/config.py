@@ -34,6 +34,10 @@ class SignIn(Protocol):
         """Open the mailbox of a name for whoever has proved to have an application password (SCRAM)."""
         ...
 
+    async def stands(self, principal: Principal, /) -> bool:
+        """Whether who signed in would still be let in with what they gave."""
+        ...
+
 
 class Standing(Protocol):
     """Knows when who signed in would not be let in any more (`accounts.Standing`)."""

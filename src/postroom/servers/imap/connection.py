@@ -202,8 +202,8 @@ class ImapConnection(asyncio.Protocol):
     # -- Wire
 
     def send(self, buffers: Iterable[bytes | memoryview]) -> None:
-        """Hand bytes to the transport."""
-        if self._transport.is_closing():
+        """Hand bytes to the transport; what a command still has to say when the end was sent is for nobody."""
+        if self._closing or self._transport.is_closing():
             return
         if self._deflater is None:
             self._transport.writelines(buffers)

@@ -206,7 +206,6 @@ class Fetcher:
         self._selected = selected
         self._plan = plan
         self._shown = _Shown()
-        self._marks_seen = plan.marks_seen and not selected.read_only and selected.box.may_write
         self.gone = False
         self.unreadable: list[int] = []
         self.has_unknown = False
@@ -315,9 +314,10 @@ class Fetcher:
 
     async def _mark_seen(self, uids: list[int]) -> dict[int, FlagsNow]:
         """Set \\Seen where it is not; what these messages have then (D5)."""
-        if not self._marks_seen or not uids:
-            return {}
         session, selected = self._session, self._selected
+        # Asked for each page: a grant may be lowered meanwhile.
+        if not self._plan.marks_seen or selected.read_only or not selected.box.may_write or not uids:
+            return {}
         stored = await session.services.mailboxes.set_flags(selected.ref, selected.view.id, uids, FlagMode.ADD, (SEEN,))
         for now in stored:
             selected.silence(now.uid, now.modseq)

@@ -43,7 +43,12 @@ async def folders_of(session: Session, box: Box) -> list[Listed]:
     folders = [folder for folder in await mailboxes.list_folders(box.ref) if not box.hides(folder.name)]
     person = session.boxes.person
     if box.is_own or person is None:
-        return [Listed(box, folder, folder.name, folder.subscribed) for folder in folders]
+        # What stands for a granted mailbox hides the session's own folders of that name: they cannot be opened.
+        return [
+            Listed(box, folder, folder.name, folder.subscribed)
+            for folder in folders
+            if (await session.boxes.locate(folder.name))[0].is_own
+        ]
     subscribed = await mailboxes.subscriptions.of(box.ref, person)
     return [Listed(box, folder, box.prefix + folder.name, folder.id in subscribed) for folder in folders]
 
