@@ -70,7 +70,7 @@ class ImapConfig:
     max_connections_per_ip: int = 50
     login_timeout: float = 120.0
     idle_timeout: float = 1800.0
-    max_idle: float = 1740.0
+    max_idle: float = 1800.0
     write_timeout: float = 300.0
     handshake_timeout: float = 30.0
     linger: float = 3.0

@@ -7,6 +7,7 @@ from typing import Final
 
 from postroom.imap import Code, ProtocolNo, render
 from postroom.imap import commands as c
+from postroom.imap.metadata import ROOTS
 from postroom.mailbox.annotations import MAX_VALUE, SHARED, Entry
 from postroom.mailbox.models import FolderKey
 from postroom.mailbox.rules import LimitExceeded
@@ -32,7 +33,7 @@ async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
                 longest = max(longest, len(value))
             else:
                 shown[found] = value
-        if name not in known:
+        if name not in known and name not in ROOTS:
             shown[name] = None
     if shown:
         session.write(render.metadata_line(command.mailbox, shown.items(), utf8=session.utf8))
