@@ -50,7 +50,15 @@ EVERYTHING = ParserOptions(
             "REPLACE",
         }
         | {"SORT", "SORT=DISPLAY", "ESORT", "PARTIAL"}
-        | {"THREAD=REFERENCES", "THREAD=ORDEREDSUBJECT", "CONTEXT=SEARCH", "CONTEXT=SORT", "SEARCH=FUZZY", "NOTIFY"}
+        | {
+            "THREAD=REFERENCES",
+            "THREAD=ORDEREDSUBJECT",
+            "CONTEXT=SEARCH",
+            "CONTEXT=SORT",
+            "SEARCH=FUZZY",
+            "NOTIFY",
+            "MESSAGELIMIT",
+        }
     )
 )
 UTF8 = ParserOptions(utf8=True)
@@ -491,6 +499,10 @@ KEYS: list[tuple[bytes, SearchKey]] = [
     (b"SAVEDSINCE 1-Feb-1994", Dated(DateKind.SAVED, DateTest.SINCE, FEB)),
     (b"SAVEDATESUPPORTED", And()),
     (b"UID 5:*", Uids(SequenceSet(((5, STAR),)))),
+    (b"UIDAFTER 5", Uids(SequenceSet(((6, 0xFFFF_FFFF),)))),
+    (b"UIDAFTER 4294967295", Uids(SequenceSet(()))),
+    (b"UIDBEFORE 5", Uids(SequenceSet(((1, 4),)))),
+    (b"UIDBEFORE 1", Uids(SequenceSet(()))),
     (b"2,4", Numbers(SequenceSet(((2, 2), (4, 4))))),
     (b"*", Numbers(SequenceSet(((STAR, STAR),)))),
     (b"$", Numbers(SequenceSet((), saved=True))),
@@ -537,6 +549,9 @@ BAD_KEYS: list[bytes] = [
     b"0",
     b"1:",
     b"YOUNGER 0",
+    b"UIDAFTER *",
+    b"UIDBEFORE 0",
+    b"UIDBEFORE 1:5",
     b"SUBJECT \xe9",
     b'SUBJECT "\xe9"',
     b"TEXT a\x00",

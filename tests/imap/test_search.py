@@ -35,7 +35,9 @@ from postroom.imap.wire import CommandReader, RawCommand
 from tests.imap.examples import BAD_KEYS, KEYS, SEEN
 
 OPTIONS = ParserOptions(
-    capabilities=frozenset({"WITHIN", "CONDSTORE", "OBJECTID", "SAVEDATE", "SEARCHRES", "ESEARCH"} | {"SEARCH=FUZZY"})
+    capabilities=frozenset(
+        {"WITHIN", "CONDSTORE", "OBJECTID", "SAVEDATE", "SEARCHRES", "ESEARCH"} | {"SEARCH=FUZZY", "MESSAGELIMIT"}
+    )
 )
 
 

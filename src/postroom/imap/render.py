@@ -131,6 +131,11 @@ def code_modified(numbers: Iterable[int]) -> str:
     return f"MODIFIED {compress(numbers).decode()}"
 
 
+def code_message_limit(limit: int, lowest_uid: int | None = None) -> str:
+    """``MESSAGELIMIT``: how many messages at once, and the lowest UID of those that were worked on (RFC 9738 §3.1)."""
+    return f"MESSAGELIMIT {limit}" if lowest_uid is None else f"MESSAGELIMIT {limit} {lowest_uid}"
+
+
 def code_capability(capabilities: Iterable[str]) -> str:
     """``CAPABILITY`` as a code of the greeting or of LOGIN's OK."""
     return "CAPABILITY " + " ".join(capabilities)

@@ -32,6 +32,7 @@ from postroom.mailbox.models import (
 )
 from postroom.mailbox.rules import FlagMode, change_flags, flag_words
 from postroom.mailbox.sent_copy import stored_copy
+from postroom.servers.imap.bounds import require_few
 from postroom.servers.imap.catenate import assembled
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
@@ -72,6 +73,7 @@ async def append(session: Session, command: c.Append) -> Appending:
     session.require_write()
     if any(DELETED in message.flags for message in command.messages):
         session.forbid_keys()
+    require_few(session, len(command.messages))
     folder = await _target(session, command.mailbox)
     async with _counted(session):
         deliveries = await _described(session, folder, command.messages)

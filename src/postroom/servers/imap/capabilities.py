@@ -101,6 +101,7 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "METADATA": ("RFC 5464", "no unasked responses"),
         "MULTIAPPEND": ("RFC 3502", "all of the messages or none"),
         "APPENDLIMIT": ("RFC 7889", "`imap.max_append_size`"),
+        "MESSAGELIMIT": ("RFC 9738", "`imap.message_limit`; not of EXPUNGE, CLOSE, SORT and THREAD"),
         "CATENATE": ("RFC 4469", "URLs of the same mailbox"),
         "REPLACE": ("RFC 8508", "not with an API key"),
         "BINARY": ("RFC 3516", ""),
@@ -131,19 +132,26 @@ def options(enabled: frozenset[str]) -> ParserOptions:
     """What a session may say that has enabled so much."""
     return ParserOptions(
         utf8=not enabled.isdisjoint(UTF8_WORDS),
-        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT", "IMAP4rev2")),
+        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT", "MESSAGELIMIT", "IMAP4rev2")),
         charsets="UTF8=ACCEPT" not in enabled,
     )
 
 
 def capabilities(
-    *, signed_in: bool, may_sign_in: bool, may_start_tls: bool, append_limit: int | None = None
+    *,
+    signed_in: bool,
+    may_sign_in: bool,
+    may_start_tls: bool,
+    append_limit: int | None = None,
+    message_limit: int | None = None,
 ) -> tuple[str, ...]:
     """The list as it stands now: before sign-in it says how one may sign in.
 
-    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1).
+    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1). `message_limit`: messages
+    that one command works on (RFC 9738 §3).
     """
     if signed_in:
-        return _AFTER_LOGIN if append_limit is None else (*_AFTER_LOGIN, f"APPENDLIMIT={append_limit}")
+        limits = (("APPENDLIMIT", append_limit), ("MESSAGELIMIT", message_limit))
+        return (*_AFTER_LOGIN, *(f"{word}={limit}" for word, limit in limits if limit is not None))
     how = ("AUTH=PLAIN",) if may_sign_in else ("LOGINDISABLED",)
     return (*_BEFORE_LOGIN, *(("STARTTLS",) if may_start_tls else ()), *how)

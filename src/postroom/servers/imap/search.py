@@ -28,6 +28,7 @@ from postroom.mailbox.reads import Columns
 from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
+from postroom.servers.imap.bounds import last_of
 from postroom.servers.imap.contexts import SetContext
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.fuzzy import similar_fields, similar_texts
@@ -56,17 +57,17 @@ async def run(session: Session, command: c.Search) -> Done:
     if returns is None and session.is_rev2:
         returns = (ReturnOption.ALL,)  # RFC 9051 §6.4.4: every answer is ESEARCH
     updates = begin_updates(session, returns)
-    matches = await find(session, command.key)
+    matches = await find(session, command.key, limited=True)
     results = matches.results()
     if returns is None:
         numbers = shown_numbers(selected, results.uids, uid=command.uid)
         modseq = max(map(selected.modseq, results.uids), default=0) if matches.by_modseq else 0
         session.write(render.search_line(numbers, modseq or None))
-        return Done("SEARCH completed")
-    if updates and may_update(session, len(results.uids)):
+        return Done("SEARCH completed", matches.code)
+    if updates and may_update(session, len(results.uids), partly=matches.code is not None):
         selected.contexts.add(SetContext(session.tag, matches.again, results.uids, uid=command.uid))
     write_results(session, results, returns, uid=command.uid)
-    return Done("SEARCH completed")
+    return Done("SEARCH completed", matches.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Matches:
     key: search.SearchKey
     uids: list[int]
     by_modseq: bool
+    code: str | None = None
+    """Says that not all messages that were meant were looked at."""
 
     def results(self, uids: Sequence[int] | None = None) -> Results:
         """Them, or the same `uids` in another order."""
@@ -88,18 +91,31 @@ class Matches:
         return sorted(await self.finder.find(self.key, uids))
 
 
-async def find(session: Session, key: search.SearchKey) -> Matches:
-    """The messages that a command's keys are met by."""
+async def find(session: Session, key: search.SearchKey, *, limited: bool = False) -> Matches:
+    """The messages that a command's keys are met by; with `limited` only so many are looked at (RFC 9738)."""
     selected = session.folder()
     by_modseq = _asks_modseq(key)
     if by_modseq:
         session.enable("CONDSTORE")
     await session.refresh()
-    universe = selected.told_uids()
+    universe: Sequence[int] = selected.told_uids()
     key = _pinned(key, selected)
+    code = None
+    if limited and len(universe) > session.shared.config.message_limit:
+        universe, code = last_of(session, _named(key, universe))
     finder = Finder(session, selected)
     found = await finder.find(key, frozenset(universe))
-    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq)
+    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq, code)
+
+
+def _named(key: search.SearchKey, universe: Sequence[int]) -> Sequence[int]:
+    """Those of `universe` that a search by `key` looks at: those it names, where it names some, or all."""
+    chosen = universe
+    keys = key.keys if isinstance(key, search.And) else (key,)
+    for parts in [one.uids.resolve_uids(universe) for one in keys if isinstance(one, search.Uids)]:
+        named = {uid for part in parts for uid in universe[part.start : part.stop]}
+        chosen = [uid for uid in chosen if uid in named]
+    return chosen
 
 
 def begin_updates(session: Session, returns: Returns | None) -> bool:
@@ -113,9 +129,11 @@ def begin_updates(session: Session, returns: Returns | None) -> bool:
     return True
 
 
-def may_update(session: Session, results: int) -> bool:
-    """Whether they can be. If not, the client is told, and the command goes on (RFC 5267 §4.3.1)."""
-    if session.folder().contexts.room_for(results):
+def may_update(session: Session, results: int, *, partly: bool = False) -> bool:
+    """Whether they can be, which those of a part of the messages cannot. If not, the client is told, and the command
+    goes on (RFC 5267 §4.3.1).
+    """
+    if not partly and session.folder().contexts.room_for(results):
         return True
     code = f"NOUPDATE {render.quoted(session.tag).decode('latin-1')}"
     session.write(render.untagged(Status.NO, "Too many contexts", code))
