@@ -248,6 +248,12 @@ def metadata_line(name: str, values: Iterable[tuple[str, bytes | None]], *, utf8
     return b"* METADATA %b (%b)\r\n" % (mailbox(name, utf8=utf8) if name else b'""', b" ".join(shown))
 
 
+def metadata_changed_line(name: str, entries: Iterable[str], *, utf8: bool = False) -> bytes:
+    """``* METADATA INBOX /shared/x /shared/y``: entries that are not what they were (RFC 5464 §4.4.2)."""
+    shown = b" ".join(astring(entry.encode()) for entry in entries)
+    return b"* METADATA %b %b\r\n" % (mailbox(name, utf8=utf8) if name else b'""', shown)
+
+
 def quota_root_line(name: str, root: str, *, utf8: bool = False) -> bytes:
     """``* QUOTAROOT INBOX root`` (RFC 9208 §4.2.2)."""
     return b"* QUOTAROOT %b %b\r\n" % (mailbox(name, utf8=utf8), astring(root.encode(), utf8=utf8))

@@ -65,7 +65,7 @@ class Mailboxes:
         self._ids = ids
         self._changed = changed
         self.reads = FolderReads(database)
-        self.annotations = Annotations(database)
+        self.annotations = Annotations(database, changed)
         self.queries = MessageQueries(database)
 
     # -- folders -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ AGENT: Final = "agent"
 async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
     """What was named and is not there is NIL; what is larger than wanted is left out and told in the answer."""
     known = await session.services.mailboxes.annotations.read(
-        session.ref, await _folder(session, command.mailbox), _owner(session)
+        session.ref, await _folder(session, command.mailbox), owner_of(session)
     )
     shown: dict[str, bytes | None] = {}
     longest = 0
@@ -57,7 +57,7 @@ async def set_metadata(session: Session, command: c.SetMetadata) -> Done:
         raise ProtocolNo(f"METADATA MAXSIZE {MAX_VALUE}", "Value is too large")
     if not command.mailbox and any(not name.startswith(_PRIVATE) for name, _ in command.values):
         raise ProtocolNo(Code.NOPERM, "What the server says of itself is not for clients to set")
-    owner = _owner(session)
+    owner = owner_of(session)
     values = [(Entry(owner if name.startswith(_PRIVATE) else SHARED, name), value) for name, value in command.values]
     try:
         await session.services.mailboxes.annotations.write(session.ref, await _folder(session, command.mailbox), values)
@@ -70,7 +70,7 @@ async def _folder(session: Session, name: str) -> FolderKey | None:
     return (await find(session, name)).id if name else None
 
 
-def _owner(session: Session) -> str:
+def owner_of(session: Session) -> str:
     """Whose private entries are meant: several people may open one mailbox. An agent is one whatever key it has."""
     assert session.principal is not None
     return AGENT if session.is_key else session.principal.public_id

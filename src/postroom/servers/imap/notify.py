@@ -18,11 +18,13 @@ from postroom.imap import Status, render
 from postroom.imap import commands as c
 from postroom.imap.commands import EventGroup, NotifyEvent, NotifyFilter, StatusItem
 from postroom.imap.fetch import FetchAtt
+from postroom.mailbox.annotations import Marks
 from postroom.mailbox.models import Folder, FolderKey
 from postroom.mailbox.rules import ancestors
 from postroom.servers.imap.failures import Disconnected, as_answer
 from postroom.servers.imap.fetch import Fetcher, Plan
 from postroom.servers.imap.folders import attributes_of, parents_of, status_items, visible_folders
+from postroom.servers.imap.notes import Notes, TooManyNotes
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 
@@ -39,6 +41,7 @@ MAX_TOLD: Final = 1_000
 
 _OF_SELECTED: Final = frozenset({NotifyFilter.SELECTED, NotifyFilter.SELECTED_DELAYED})
 _OF_MESSAGES: Final = frozenset({NotifyEvent.MESSAGE_NEW, NotifyEvent.MESSAGE_EXPUNGE, NotifyEvent.FLAG_CHANGE})
+_OF_NOTES: Final = frozenset({NotifyEvent.MAILBOX_METADATA_CHANGE, NotifyEvent.SERVER_METADATA_CHANGE})
 _STATUS: Final = (StatusItem.MESSAGES, StatusItem.UIDNEXT, StatusItem.UIDVALIDITY, StatusItem.UNSEEN)
 _NOTHING: Final[frozenset[NotifyEvent]] = frozenset()
 _OVERFLOW: Final = "NOTIFICATIONOVERFLOW"
@@ -63,13 +66,14 @@ class Interests:
     Found by name, so that a thousand names cost no more than one.
     """
 
-    __slots__ = ("_all", "_exact", "_subscribed", "_subtrees")
+    __slots__ = ("_all", "_exact", "_subscribed", "_subtrees", "any")
 
     def __init__(self, groups: Iterable[EventGroup]) -> None:
-        self._all = self._subscribed = _NOTHING
+        self._all = self._subscribed = self.any = _NOTHING
         self._exact: dict[str, frozenset[NotifyEvent]] = {}
         self._subtrees: dict[str, frozenset[NotifyEvent]] = {}
         for group in groups:
+            self.any |= group.events
             if group.filter is NotifyFilter.SUBSCRIBED:
                 self._subscribed |= group.events
             elif group.filter in (NotifyFilter.SUBTREE, NotifyFilter.MAILBOXES):
@@ -82,6 +86,11 @@ class Interests:
 
     def __bool__(self) -> bool:
         return bool(self._all or self._subscribed or self._exact or self._subtrees)
+
+    @property
+    def of_notes(self) -> bool:
+        """Whether changed entries of METADATA are wanted of any."""
+        return not self.any.isdisjoint(_OF_NOTES)
 
     def of(self, folder: Folder) -> frozenset[NotifyEvent]:
         """All that is wanted of a folder in this state."""
@@ -100,7 +109,10 @@ class Notifier:
     A `session.Notices`.
     """
 
-    __slots__ = ("_due", "_looked", "_others", "_own", "_plan", "_selected", "_session", "_timer", "_told", "_watch")
+    __slots__ = (
+        *("_due", "_looked", "_notes", "_others", "_own", "_plan"),
+        *("_selected", "_session", "_timer", "_told", "_watch"),
+    )
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -109,6 +121,7 @@ class Notifier:
         self._plan: Plan | None = None
         self._told: dict[FolderKey, Folder] = {}
         self._own: set[tuple[type[c.Command], str]] = set()
+        self._notes: Notes | None = None
         self._watch: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
@@ -122,17 +135,21 @@ class Notifier:
         others = Interests(group for group in groups if group.filter not in _OF_SELECTED and group.events)
         watch: Watch | None = None
         told: dict[FolderKey, Folder] = {}
+        notes: Notes | None = None
         if selected is not None or others:
             watch = self._session.services.live.watch(self._session.ref.mailbox_id, self._woken)
         if others:
             try:
                 told = {folder.id: folder for folder in await visible_folders(self._session)}
+                if others.of_notes:
+                    notes = await Notes.begin(self._session)
             except BaseException:
                 if watch is not None:
                     watch.close()
                 raise
         self._end_watch()
         self._watch, self._selected, self._others, self._told = watch, selected, others, told
+        self._notes = notes
         self._own.clear()
         self._plan = None
         if selected is not None and selected.items:
@@ -145,6 +162,7 @@ class Notifier:
         self._end_watch()
         self._selected, self._others, self._plan = None, Interests(()), None
         self._told = {}
+        self._notes = None
         self._own.clear()
         self._due = False
         if self._timer is not None:
@@ -165,6 +183,10 @@ class Notifier:
     def caused(self, command: c.Command) -> None:
         """What the client did to a folder itself need not be told (§5)."""
         if not self._others:
+            return
+        if isinstance(command, c.SetMetadata):
+            if self._notes is not None:
+                self._notes.caused(command)
             return
         if len(self._own) >= MAX_OWN:
             self._own.clear()
@@ -247,10 +269,15 @@ class Notifier:
                 await self._session.drain()
 
     async def _look(self) -> None:
+        """Nothing counts as told before all of it could be read."""
         session = self._session
         now = {folder.id: folder for folder in await visible_folders(session)}
-        own, self._own = self._own, set()
-        lines = [*self._names(now, own)]
+        try:
+            marks = None if self._notes is None else await self._notes.read()
+        except TooManyNotes:
+            self._overflow()
+            return
+        lines = [*self._names(now, self._own)]
         for key, folder in now.items():
             old = self._told.get(key)
             if old is None or old == folder or self._is_selected(folder):
@@ -258,7 +285,9 @@ class Notifier:
             events = self._others.of(folder) & _OF_MESSAGES
             if events and _has_changed(old, folder, events):
                 lines.append(await self._status(folder, events))
-        self._told = now
+        if self._notes is not None and marks is not None:
+            lines += self._changed_notes(self._notes, marks, now)
+        self._told, self._own = now, set()
         if len(lines) > MAX_TOLD:
             self._overflow()
             return
@@ -298,6 +327,17 @@ class Notifier:
                 if folder.subscribed:
                     attributes.insert(0, "\\Subscribed")
                 yield render.list_line(attributes, folder.name, utf8=utf8, extended=extended)
+
+    def _changed_notes(self, notes: Notes, marks: Marks, now: Mapping[FolderKey, Folder]) -> Iterator[bytes]:
+        """METADATA for entries that others changed (§5.6, §5.7), the selected mailbox's too."""
+        for key, entries in notes.changes(marks, {key: folder.name for key, folder in now.items()}):
+            if key is None:
+                name, is_wanted = "", NotifyEvent.SERVER_METADATA_CHANGE in self._others.any
+            else:
+                name = now[key].name
+                is_wanted = self._wants(NotifyEvent.MAILBOX_METADATA_CHANGE, now[key])
+            if is_wanted:
+                yield render.metadata_changed_line(name, entries, utf8=self._session.utf8)
 
     def _wants(self, event: NotifyEvent, *states: Folder) -> bool:
         """Whether the event is wanted of a folder as it was or as it is."""
