@@ -21,7 +21,8 @@ from postroom.imap import commands as c
 from postroom.imap.search import DateKind, DateTest, ReturnOption, TextField
 from postroom.imap.sequence import SequenceSet
 from postroom.mail.date import parse_date
-from postroom.mail.header import Headers
+from postroom.mail.header import Headers, decode_value
+from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.folding import fold
 from postroom.mailbox.reads import Columns
@@ -42,6 +43,8 @@ Found = frozenset[int] | set[int]
 
 _PAGE: Final = 100
 """Headers read at a time; usual ones are looked through in a few milliseconds."""
+_PAGE_BYTES: Final = 1024 * 1024
+"""Octets of headers read at a time."""
 _LONG: Final = 16_384
 """Octets of a header that takes a millisecond to look through, so that others have their turn after it."""
 _FACTS_PAGE: Final = 1000
@@ -348,16 +351,15 @@ class Finder:
         async with ReadAhead(self._headers(among)) as pages:
             async for page in pages:
                 for uid, block in page:
-                    if _has_text(block, name, needle):
+                    if await _has_text(block, name, needle):
                         found.add(uid)
-                    if len(block) > _LONG:
-                        await asyncio.sleep(0)
         return found
 
     async def _headers(self, among: Found) -> AsyncIterator[list[tuple[int, bytes]]]:
         """Header blocks of messages as stored, in pages; one that cannot be read is passed over."""
         blobs = self._session.services.blobs
         spans: list[tuple[int, Span]] = []
+        octets = 0
 
         async def read() -> list[tuple[int, bytes]]:
             results = await blobs.get_many([span for _, span in spans])
@@ -367,10 +369,14 @@ class Finder:
 
         async for uid, facts in self.facts(among, Columns.BYTES | Columns.PARTS):
             root = unpack_tree(facts.part_tree or b"")
-            spans.append((uid, Span(str(facts.blob_key), root.header_start, max(root.header_start, root.body_start))))
-            if len(spans) >= _PAGE:
+            # What is longer is nobody's to read: ENVELOPE and the word index end there as well.
+            end = min(max(root.header_start, root.body_start), root.header_start + MAX_HEADER_BYTES)
+            spans.append((uid, Span(str(facts.blob_key), root.header_start, end)))
+            octets += end - root.header_start
+            if len(spans) >= _PAGE or octets >= _PAGE_BYTES:
                 yield await read()
                 spans.clear()
+                octets = 0
         yield await read()
 
     async def facts(self, among: Iterable[int], columns: Columns) -> AsyncIterator[tuple[int, Facts]]:
@@ -391,16 +397,28 @@ class Finder:
         return self._session.shared.values.load(self._session.ref, self._selected.view.id, uids)
 
 
-def _has_text(block: bytes, name: str | None, needle: str) -> bool:
-    """Whether a header block has `needle` (folded) in a field called `name`, or in any that a person may read."""
+async def _has_text(block: bytes, name: str | None, needle: str) -> bool:
+    """Whether a header block has `needle` (folded) in a field called `name`, or in any that a person may read. Others
+    have their turn after every so many octets.
+    """
     # Where nothing is to be decoded, whatever a field can hold stands there, and most blocks are done with at once.
     plain = needle and needle.isascii() and block.isascii() and b"=?" not in block
     if plain and needle.encode() not in _FOLDING.sub(b"", block).lower():
         return False
     headers = Headers.parse(block)
-    if name is None:
-        return any(needle in fold(f"{field}: {value}") for field, value in headers if not is_machine_made(field))
-    return any(needle in fold(value) for value in headers.get_all(name))
+    if name is not None:
+        values: Iterable[str] = (decode_value(value) for value in headers.get_all_raw(name))
+    else:
+        values = (f"{field}: {value}" for field, value in headers if not is_machine_made(field))
+    since = 0
+    for value in values:
+        if needle in fold(value):
+            return True
+        since += len(value)
+        if since > _LONG:
+            since = 0
+            await asyncio.sleep(0)
+    return False
 
 
 _DATE_TESTS: Final = {
