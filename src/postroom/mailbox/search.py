@@ -76,10 +76,12 @@ GROUP BY p.uid
 
 # Without reading them: the size stands beside a value that is kept elsewhere.
 _SIZES: Final = """
-SELECT p.uid, octet_length(t.text) AS size FROM placements p
-JOIN message_texts t ON t.tenant_id = p.tenant_id AND t.message_id = p.message_id
+SELECT p.uid, t.size FROM placements p
+JOIN LATERAL (
+  SELECT octet_length(t.text) AS size FROM message_texts t
+  WHERE t.tenant_id = $1 AND t.message_id = p.message_id OFFSET 0
+) t ON t.size > 0
 WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND p.uid = ANY ($4::bigint[])
-  AND octet_length(t.text) > 0
 ORDER BY p.uid
 """
 
