@@ -164,8 +164,7 @@ class Notifier:
         self._end_watches()
         self._watches, self._selected, self._others, self._told = watches, selected, others, told
         self._notes = notes
-        self._dirty.clear()
-        self._regranted = False
+        # What is marked to be looked at stays so: it may have come after that mailbox was read.
         if self._session.selected is not None:
             self.follow(self._session.selected)
         self._own.clear()
@@ -352,6 +351,7 @@ class Notifier:
             for ref, found in marks.items():
                 lines += self._changed_notes(notes, boxes[ref], found, fresh[ref])
             notes.keep(told.keys())
+        self._forget(self._told.keys() - told.keys())
         self._told = told
         self._own.clear()
         if len(lines) > MAX_TOLD:
@@ -368,11 +368,15 @@ class Notifier:
     def _lost(
         self, told: dict[MailboxRef, dict[FolderKey, Listed]], boxes: Mapping[MailboxRef, Box]
     ) -> Iterator[bytes]:
-        """LIST with \\NoAccess for folders of mailboxes that are granted no more; nobody watches them from now on."""
+        """LIST with \\NoAccess for folders of mailboxes that are granted no more; they are taken out of `told`."""
         for ref in told.keys() - boxes.keys():
             for listed in told.pop(ref).values():
                 if self._wants(NotifyEvent.MAILBOX_NAME, listed):
                     yield render.list_line(("\\NoAccess",), listed.name, utf8=self._session.utf8)
+
+    def _forget(self, refs: Iterable[MailboxRef]) -> None:
+        """Nobody watches them from now on. Not before they were told of: they may be granted again until then."""
+        for ref in refs:
             watch = self._watches.pop(ref, None)
             if watch is not None:
                 watch.close()
