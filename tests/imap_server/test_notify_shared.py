@@ -56,6 +56,9 @@ async def test_subscriptions_to_folders_of_others(street: Street) -> None:
     await mine.ok(b"NOTIFY SET (subscribed (MessageNew MessageExpunge SubscriptionChange))")
     await mine.ok(b'SUBSCRIBE "%b"' % inbox)
     assert await _is_quiet(mine), "she did it herself"
+    for verb in (b"UNSUBSCRIBE", b"SUBSCRIBE"):
+        await mine.ok(b'%b "%binbox"' % (verb, street.prefix("bob")))
+        assert await _is_quiet(mine), "by whatever name"
     await street.deliver("bob", mail("one"))
     assert (await mine.line()).startswith(b'* STATUS "%b" ' % inbox)
     # What bob subscribes to is his.

@@ -238,13 +238,18 @@ class Notifier:
         if len(self._own) >= MAX_OWN:
             self._own.clear()
         if isinstance(command, c.Create | c.Delete | c.Subscribe | c.Unsubscribe):
-            self._own.add((type(command), command.mailbox))
+            self._own.add((type(command), self._called(command.mailbox)))
             if isinstance(command, c.Subscribe | c.Unsubscribe) and is_reserved(command.mailbox):
                 # Subscriptions to folders of others are no change that anybody is woken for.
                 self._dirty |= self._told.keys()
                 self._wake()
         elif isinstance(command, c.Rename):
-            self._own.add((c.Rename, command.target))
+            self._own.add((c.Rename, self._called(command.target)))
+
+    def _called(self, name: str) -> str:
+        """How LIST calls what a command named: INBOX of somebody else may have been written in any case."""
+        box, local = self._session.boxes.known(name)
+        return box.prefix + local
 
     # -- when
 
