@@ -155,6 +155,8 @@ def imap_page() -> Iterator[str]:
         ("all such literals of a command", _octets(reader.max_literal_total), "`NO [LIMIT]`"),
         ("a message of APPEND", "`imap.max_append_size`", "`NO [TOOBIG]`"),
         ("messages of one APPEND", f"{MAX_MESSAGES:,}", "`NO [LIMIT]`"),
+        ("messages that one command works on", "`imap.message_limit`", "the last of them, `OK [MESSAGELIMIT]`"),
+        ("the same of COPY", "`imap.message_limit`", "`NO [MESSAGELIMIT]`"),
         ("elements of a sequence set", f"{MAX_ELEMENTS:,}", "`NO [LIMIT]`"),
         ("keys of a search", f"{MAX_KEYS:,}, {MAX_DEPTH} deep", "`NO [LIMIT]`"),
         ("items of a FETCH", f"{MAX_ITEMS:,}", "`NO [LIMIT]`"),

@@ -329,6 +329,7 @@ class Node:
             idle_timeout=settings.imap.idle_timeout_secs,
             max_idle=settings.imap.max_idle_secs,
             max_append_size=settings.imap.max_append_size,
+            message_limit=settings.imap.message_limit,
             max_connections=self.shares.max_connections,
             max_connections_per_ip=self.shares.max_connections_per_ip,
         )

@@ -22,6 +22,11 @@ _LINES: Final = (
     b'a3 SEARCH RETURN (ALL) OR NOT SEEN (FROM "a" SINCE 1-Feb-2026)\r\na4 LIST "" %\r\n',
     b"p=tls-server-end-point,a=ann,n=ann,r=abc\nc=cD10bHMtc2VydmVyLWVuZC1wb2ludCxhPWFubiwAAAA=,r=abcnonce,x=1,p=AAAA",
     b"n,,n=a=2C\xc2\xaab=3D,r=abc\nc=biws,r=abcnonce,p=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    b'b1 ENABLE UTF8=ACCEPT\r\nb2 AUTHENTICATE PLAIN\r\nAGEAYg==\r\nb3 IDLE\r\nDONE\r\nb4 ID ("name" {1}\r\nx)\r\n'
+    b"b5 SELECT {5+}\r\nINBOX (QRESYNC (1 2 3:4))\r\nb6 NOTIFY SET (selected (MessageNew (UID) MessageExpunge))\r\n",
+    b"c1 APPEND x (\\Seen) {2}\r\nhi ~{3+}\r\n\0\r\n CATENATE (TEXT {1+}\r\ny URL {6+}\r\n;UID=9)\r\n"
+    b"c2 UID REPLACE 7 {1+}\r\nx ~{2}\r\n\0y\r\nc3 SETMETADATA {0+}\r\n (/private/x ~{2+}\r\n\0\0)\r\n"
+    b"c4 X {99999+}\r\n",
     b"joe\nHello =?\nx\nSome text, with umlauts: \xc3\xa4\n",
 )
 

@@ -20,7 +20,7 @@ from postroom.directory.usernames import validate_username
 from postroom.imap.cursor import DEFAULT_OPTIONS
 from postroom.imap.errors import CommandError
 from postroom.imap.parser import parse_command
-from postroom.imap.wire import CommandReader, RawCommand
+from postroom.imap.wire import RawCommand, ReaderLimits
 from postroom.inbound.describe import describe
 from postroom.mail import mime
 from postroom.mail.address import Address, parse_addresses
@@ -37,11 +37,26 @@ from postroom.sasl import MECHANISM, PLUS, Challenge, Exchange, Keys, Offer, Pro
 from postroom.servers.imap.capabilities import options
 from tests.fuzz.kinds import attachment_sniff, dsn_parse, tnef_parse
 from tests.fuzz.reading import quote_strip, refs_extract, sanitize
+from tests.imap.pieces import cut_anywhere
 from tests.mailauth.fuzz_targets import spf_record
 
 T = TypeVar("T")
 
 NOW: Final = datetime(2026, 3, 5, tzinfo=UTC)
+
+_STREAM: Final = 4096
+"""Octets of a stream of commands that are looked at: they are read once for each of `_CUTS` places to cut them."""
+_CUTS: Final = 24
+_NARROW: Final = ReaderLimits(
+    max_line=80,
+    max_literal=20,
+    max_literal_total=30,
+    max_literals=3,
+    max_append_size=100,
+    max_append_total=150,
+    max_discard=1000,
+)
+"""Where a fuzzer soon comes up against them."""
 
 
 def mime_parse(data: bytes) -> None:
@@ -163,17 +178,17 @@ def scram_exchange(data: bytes) -> None:
 
 
 def imap_command(data: bytes) -> None:
-    """Commands are read whole or refused; a bound holds what is kept; the stream goes on after any of them."""
-    reader = CommandReader(authenticated=True)
-    for start in range(0, len(data), 7):
-        for event in reader.feed(data[start : start + 7]):
+    """Commands are read whole or refused, however their bytes come; a bound holds what is kept; the stream goes on."""
+    data = data[:_STREAM]
+    cuts = range(1, len(data), max(1, len(data) // _CUTS))
+    for limits in (None, _NARROW):
+        for event, _ in cut_anywhere(data, limits, cuts=cuts):
             if isinstance(event, RawCommand):
                 for offered in (DEFAULT_OPTIONS, options(frozenset()), options(frozenset({"UTF8=ACCEPT"}))):
                     try:
                         parse_command(event, offered)
                     except CommandError:
                         continue
-    assert reader.held <= len(data)
 
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(

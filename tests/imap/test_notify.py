@@ -104,15 +104,17 @@ def test_notify(line: bytes, expected: c.Command | None) -> None:
     "events",
     [
         b"(AnythingElse)",
-        b"(MailboxMetadataChange MailboxName)",
-        b"(ServerMetadataChange)",
+        b"(MailboxName AnnotationChanges)",
         b"(MessageNew MessageExpunge AnnotationChange)",
     ],
 )
 def test_events_that_we_do_not_have(events: bytes) -> None:
     with pytest.raises(ProtocolNo) as caught:
         _parse(b"NOTIFY SET (personal " + events + b")")
-    assert caught.value.code == "BADEVENT (MessageNew MessageExpunge FlagChange MailboxName SubscriptionChange)"
+    assert caught.value.code == (
+        "BADEVENT (MessageNew MessageExpunge FlagChange MailboxName SubscriptionChange MailboxMetadataChange"
+        " ServerMetadataChange)"
+    )
 
 
 def test_limits() -> None:

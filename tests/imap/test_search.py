@@ -20,28 +20,24 @@ from postroom.imap.search import (
     Dated,
     DateKind,
     DateTest,
-    Fuzzy,
     HasFlag,
     Header,
     Larger,
-    ModSeq,
     Not,
-    Numbers,
-    ObjectId,
-    Older,
     Or,
     Recent,
     SearchKey,
-    Smaller,
     TextField,
     Uids,
-    Younger,
 )
-from postroom.imap.sequence import STAR, SequenceSet
+from postroom.imap.sequence import SequenceSet
 from postroom.imap.wire import CommandReader, RawCommand
+from tests.imap.examples import BAD_KEYS, KEYS, SEEN
 
 OPTIONS = ParserOptions(
-    capabilities=frozenset({"WITHIN", "CONDSTORE", "OBJECTID", "SAVEDATE", "SEARCHRES", "ESEARCH"} | {"SEARCH=FUZZY"})
+    capabilities=frozenset(
+        {"WITHIN", "CONDSTORE", "OBJECTID", "SAVEDATE", "SEARCHRES", "ESEARCH"} | {"SEARCH=FUZZY", "MESSAGELIMIT"}
+    )
 )
 
 
@@ -55,67 +51,6 @@ def parse(text: bytes) -> c.Search:
 
 def key(text: bytes) -> SearchKey:
     return parse(text).key
-
-
-SEEN = HasFlag("$seen")
-FEB = date(1994, 2, 1)
-KEYS: list[tuple[bytes, SearchKey]] = [
-    (b"ALL", And()),
-    (b"seen", SEEN),
-    (b"FUZZY SEEN", Fuzzy(SEEN)),
-    (b"FUZZY (SEEN RECENT)", Fuzzy(And((SEEN, Recent())))),
-    (b"UNSEEN", Not(SEEN)),
-    (b"ANSWERED", HasFlag("$answered")),
-    (b"UNANSWERED", Not(HasFlag("$answered"))),
-    (b"FLAGGED", HasFlag("$flagged")),
-    (b"UNFLAGGED", Not(HasFlag("$flagged"))),
-    (b"DELETED", HasFlag("$deleted")),
-    (b"UNDELETED", Not(HasFlag("$deleted"))),
-    (b"DRAFT", HasFlag("$draft")),
-    (b"UNDRAFT", Not(HasFlag("$draft"))),
-    (b"RECENT", Recent()),
-    (b"OLD", Not(Recent())),
-    (b"NEW", And((Recent(), Not(SEEN)))),
-    (b"KEYWORD $Label1", HasFlag("$label1")),
-    (b"UNKEYWORD Work", Not(HasFlag("work"))),
-    (b"KEYWORD $Seen", SEEN),
-    (b"FROM joe", Contains(TextField.FROM, "joe")),
-    (b'TO "joe smith"', Contains(TextField.TO, "joe smith")),
-    (b"CC {3+}\r\na b", Contains(TextField.CC, "a b")),
-    (b"BCC joe]", Contains(TextField.BCC, "joe]")),
-    (b'SUBJECT ""', Contains(TextField.SUBJECT, "")),
-    (b"BODY {6+}\r\n\xe6\x97\xa5\xe6\x9c\xac", Contains(TextField.BODY, "日本")),
-    (b'TEXT "a\\"b"', Contains(TextField.TEXT, 'a"b')),
-    (b"HEADER Message-ID <1@example.com>", Header("message-id", "<1@example.com>")),
-    (b'HEADER "X-Label" ""', Header("x-label", "")),
-    (b"LARGER 1000", Larger(1000)),
-    (b"SMALLER 0", Smaller(0)),
-    (b"BEFORE 1-Feb-1994", Dated(DateKind.INTERNAL, DateTest.BEFORE, FEB)),
-    (b'ON "01-feb-1994"', Dated(DateKind.INTERNAL, DateTest.ON, FEB)),
-    (b"SINCE 01-FEB-1994", Dated(DateKind.INTERNAL, DateTest.SINCE, FEB)),
-    (b"SENTBEFORE 1-Feb-1994", Dated(DateKind.SENT, DateTest.BEFORE, FEB)),
-    (b"SENTON 1-Feb-1994", Dated(DateKind.SENT, DateTest.ON, FEB)),
-    (b"SENTSINCE 1-Feb-1994", Dated(DateKind.SENT, DateTest.SINCE, FEB)),
-    (b"SAVEDBEFORE 1-Feb-1994", Dated(DateKind.SAVED, DateTest.BEFORE, FEB)),
-    (b"SAVEDON 1-Feb-1994", Dated(DateKind.SAVED, DateTest.ON, FEB)),
-    (b"SAVEDSINCE 1-Feb-1994", Dated(DateKind.SAVED, DateTest.SINCE, FEB)),
-    (b"SAVEDATESUPPORTED", And()),
-    (b"UID 5:*", Uids(SequenceSet(((5, STAR),)))),
-    (b"2,4", Numbers(SequenceSet(((2, 2), (4, 4))))),
-    (b"*", Numbers(SequenceSet(((STAR, STAR),)))),
-    (b"$", Numbers(SequenceSet((), saved=True))),
-    (b"NOT SEEN", Not(SEEN)),
-    (b"OR SEEN NOT RECENT", Or(SEEN, Not(Recent()))),
-    (b"OR (SEEN RECENT) (LARGER 5)", Or(And((SEEN, Recent())), Larger(5))),
-    (b"( SEEN  ( RECENT ) ) ", And((SEEN, Recent()))),
-    (b"1:3 SEEN (OR RECENT ALL)", And((Numbers(SequenceSet(((1, 3),))), SEEN, Or(Recent(), And())))),
-    (b"OLDER 60", Older(60)),
-    (b"YOUNGER 60", Younger(60)),
-    (b"MODSEQ 62", ModSeq(62)),
-    (b'MODSEQ "/flags/\\\\draft" all 62', ModSeq(62)),
-    (b"EMAILID M1", ObjectId("M1")),
-    (b"THREADID T1", ObjectId("T1", thread=True)),
-]
 
 
 @pytest.mark.covers("mail-server:D7")
@@ -133,47 +68,7 @@ def test_every_row_has_an_example() -> None:
 @pytest.mark.covers("mail-server:D7")
 @pytest.mark.parametrize(
     "text",
-    [
-        b"FOO",
-        b"",
-        b"()",
-        b"(SEEN",
-        b"SEEN)",
-        b"NOT",
-        b"OR SEEN",
-        b"OR SEEN,RECENT",
-        b"KEYWORD \\Seen",
-        b'KEYWORD "a"',
-        b"KEYWORD",
-        b"FROM",
-        b"HEADER a",
-        b"HEADER a:b c",
-        b'HEADER "" x',
-        b"LARGER -1",
-        b"LARGER x",
-        b"LARGER 1k",
-        b"SINCE 30-Feb-2026",
-        b"SINCE 2026-02-01",
-        b"SINCE 1-Feb-26",
-        b'SINCE "1-Feb-2026',
-        b"SINCE 1-Foo-2026",
-        b"SINCE 1-Jan-0000",
-        b"UID",
-        b"UID x",
-        b"0",
-        b"1:",
-        b"YOUNGER 0",
-        b"SUBJECT \xe9",
-        b'SUBJECT "\xe9"',
-        b"TEXT a\x00",
-        b"CHARSET",
-        b"CHARSET UTF-8",
-        b"MODSEQ x",
-        b'MODSEQ "/flags" foo 5',
-        b"SEEN  ,",
-        b"SUBJECT (a)",
-        b"SEEN\tALL",
-    ],
+    BAD_KEYS,
 )
 def test_bad_keys(text: bytes) -> None:
     if b"\0" in text:

@@ -285,14 +285,18 @@ _SECTION = (
 ) % {b"f": rb"\((?:" + _ASTRING + rb"|" + _QUOTED + rb")(?: (?:" + _ASTRING + rb"|" + _QUOTED + rb"))*\)"}
 
 
+def _octets(r: Reader) -> None:
+    """Octets of a message are what they are, U+0000 too, which no CHAR8 is: only BINARY can say so (decision 55)."""
+    if r.ahead(rb"~?\{"):
+        r.literal(binary=False, nul=True)
+    else:
+        r.nstring()
+
+
 def _message_attribute(r: Reader) -> None:
     if r.ahead(rb"BODY\["):
         r.match(rb"BODY\[" + _SECTION + rb"\](?:<[0-9]+>)? ", "a section")
-        if r.ahead(rb"~?\{"):
-            # The octets of a message are what they are, U+0000 too, which no CHAR8 is: only BINARY can say so.
-            r.literal(binary=False, nul=True)
-        else:
-            r.nstring()
+        _octets(r)
         return
     if r.ahead(rb"BINARY\["):
         r.match(rb"BINARY\[(?:[1-9][0-9]*(?:\.[1-9][0-9]*)*)?\](?:<[0-9]+>)? ", "a part")
@@ -311,9 +315,9 @@ def _message_attribute(r: Reader) -> None:
         b"ENVELOPE": lambda: _envelope(r),
         b"BODY": lambda: _body(r, extensible=False),
         b"BODYSTRUCTURE": lambda: _body(r, extensible=True),
-        b"RFC822": r.nstring,
-        b"RFC822.HEADER": r.nstring,
-        b"RFC822.TEXT": r.nstring,
+        b"RFC822": lambda: _octets(r),
+        b"RFC822.HEADER": lambda: _octets(r),
+        b"RFC822.TEXT": lambda: _octets(r),
         b"RFC822.SIZE": r.number,
         b"MODSEQ": lambda: r.match(rb"\([1-9][0-9]*\)", "a modseq"),
         b"EMAILID": lambda: r.match(rb"\([A-Za-z0-9_-]{1,255}\)", "an object id"),

@@ -274,3 +274,41 @@ async def test_large_messages_go_one_by_one(street: Street, monkeypatch: pytest.
     assert groups == [1, 1, 1, 1]
     for listener in street.office.listeners:
         assert all(one._session.gathered == 0 for one in listener._context.connections)
+
+
+@pytest.mark.covers("RFC 9738 §3.1", "RFC 6851 §4.3")
+async def test_no_more_than_a_command_may_work_on(street: Street) -> None:
+    """MESSAGELIMIT is of all commands, wherever the messages go and come from."""
+    node = await street.office.listen(message_limit=3)
+    for n in range(7):
+        await street.deliver("carol", mail(f"number {n}"))
+    carol = await street.client("carol", b"INBOX", node=node)
+    unbound = await street.client("carol", node=await street.office.listen())
+    archive = street.prefix("bob") + b"Archive"
+    for command in (b"COPY 1:*", b"UID COPY 2:5"):
+        (line,) = await carol.ask(b'%b "%b"' % (command, archive))
+        assert line.startswith(b"NO [MESSAGELIMIT 3 "), line
+    assert await _all(unbound, archive) == []
+    assert (await carol.ask(b'COPY 1:3 "%b"' % archive))[-1].startswith(b"OK [COPYUID ")
+    codes = []
+    for _ in range(3):
+        lines = await carol.ask(b'UID MOVE 1:* "%b"' % archive)
+        assert lines[0].startswith(b"* OK [COPYUID ")
+        codes.append(lines[-1])
+    assert codes == [
+        b"OK [MESSAGELIMIT 3 5] MOVE completed for the last messages only",
+        b"OK [MESSAGELIMIT 3 2] MOVE completed for the last messages only",
+        b"OK MOVE completed",
+    ]
+    subjects = [subject.removeprefix(b"number ") for subject, _, _ in await _all(unbound, archive)]
+    assert subjects == [b"0", b"1", b"2", b"4", b"5", b"6", b"1", b"2", b"3", b"0"]
+    # Back again, and with who may only read before who asks for too much.
+    await carol.ok(b'SELECT "%b"' % archive)
+    assert (await carol.ask(b"MOVE 1:10 Trash"))[-1].startswith(b"OK [MESSAGELIMIT 3 8] MOVE completed")
+    await street.grant("dora", "carol", "read")
+    raw = b" {1+}\r\nx"
+    for command, words in ((b"COPY 1:* ", b""), (b"APPEND ", 4 * raw)):
+        (line,) = await carol.ask(b'%b"%bArchive"%b' % (command, street.prefix("dora"), words))
+        assert line.startswith(b"NO [NOPERM] "), line
+    (line,) = await carol.ask(b'APPEND "%b"%b' % (archive, 4 * raw))
+    assert line.startswith(b"NO [MESSAGELIMIT 3] ")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from postroom.sasl import MECHANISM, PLUS
 from postroom.servers.imap.capabilities import SAID_OF, capabilities
 
 ELSEWHERE = {
@@ -150,9 +151,16 @@ async def test_save_dates(office: Any) -> None:
 
 def test_the_reference_names_every_extension() -> None:
     offered = {
-        word.partition("=")[0] if word.startswith("APPENDLIMIT") else word
+        word.partition("=")[0] if word.startswith(("APPENDLIMIT", "MESSAGELIMIT")) else word
         for signed_in in (False, True)
         for tls in (False, True)
-        for word in capabilities(signed_in=signed_in, may_sign_in=tls, may_start_tls=tls, append_limit=1)
+        for word in capabilities(
+            signed_in=signed_in,
+            may_sign_in=tls,
+            may_start_tls=tls,
+            append_limit=1,
+            message_limit=1,
+            scram=(MECHANISM, PLUS),
+        )
     }
     assert offered == set(SAID_OF)

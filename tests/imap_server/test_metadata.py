@@ -37,6 +37,11 @@ async def test_depth_and_size(office: Any) -> None:
     lines = await client.ask(b"GETMETADATA (MAXSIZE 1 DEPTH infinity) INBOX /private/f")
     assert lines[0] == b'* METADATA INBOX (/private/f "0" /private/f/a "1")'
     assert lines[-1].startswith(b"OK [METADATA LONGENTRIES 2]")
+    # All that there is, as KMail asks for it; what there is not is not NIL then.
+    assert await client.ok(b"GETMETADATA (DEPTH 1) INBOX (/private)") == [
+        b'* METADATA INBOX (/private/f "0" /private/fa "x")'
+    ]
+    assert await client.ok(b"GETMETADATA (DEPTH infinity) INBOX (/shared)") == []
 
 
 @pytest.mark.covers("RFC 5464 §3.2", "RFC 5464 §4.3")

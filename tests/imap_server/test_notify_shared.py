@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from postroom.mailbox.models import MailboxRef
+from postroom.servers.imap import notify
 from tests.imap_server.conftest import Until, mail
 from tests.imap_server.neighbours import Street, street_of
 from tests.imap_server.test_notify import ALL, _is_quiet, _lines
@@ -54,6 +56,9 @@ async def test_subscriptions_to_folders_of_others(street: Street) -> None:
     await mine.ok(b"NOTIFY SET (subscribed (MessageNew MessageExpunge SubscriptionChange))")
     await mine.ok(b'SUBSCRIBE "%b"' % inbox)
     assert await _is_quiet(mine), "she did it herself"
+    for verb in (b"UNSUBSCRIBE", b"SUBSCRIBE"):
+        await mine.ok(b'%b "%binbox"' % (verb, street.prefix("bob")))
+        assert await _is_quiet(mine), "by whatever name"
     await street.deliver("bob", mail("one"))
     assert (await mine.line()).startswith(b'* STATUS "%b" ' % inbox)
     # What bob subscribes to is his.
@@ -136,3 +141,76 @@ async def test_who_asks_for_personal_ones_watches_no_others(street: Street, unti
     await until(lambda: set(watches) == {street.boxes["carol"].id})
     await mine.ok(b"NOTIFY NONE")
     assert not watches
+
+
+@pytest.mark.covers("RFC 5465 §3.1")
+async def test_what_happens_while_others_are_read_is_told(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hers was read before, and is not read again for the beginning."""
+    mine = await street.client("carol")
+    boxes = street.office.boxes
+    before, delivered = boxes.list_folders, False
+
+    async def meanwhile(ref: MailboxRef) -> Any:
+        nonlocal delivered
+        if ref == street.ref("bob") and not delivered:
+            delivered = True
+            await street.deliver("carol", mail("meanwhile"))
+        return await before(ref)
+
+    monkeypatch.setattr(boxes, "list_folders", meanwhile)
+    await mine.ok(b'NOTIFY SET (personal %b) (subtree "Other Users" %b)' % (ALL, ALL))
+    assert delivered
+    assert (await mine.line()).startswith(b"* STATUS INBOX (MESSAGES 1 ")
+    assert await _is_quiet(mine)
+
+
+@pytest.mark.covers("RFC 5465 §5.2", "RFC 5465 §5.9")
+async def test_a_look_that_fails_loses_nothing_of_any_mailbox(
+    street: Street, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "RETRY", 0.05)
+    await street.grant("dora", "carol", "read")
+    mine = await street.client("carol")
+    await mine.ok(b'NOTIFY SET (personal %b) (subtree "Other Users" (MailboxName MessageNew MessageExpunge))' % ALL)
+    boxes = street.office.boxes
+    before, fails, failures = boxes.list_folders, True, 0
+
+    async def failing(ref: MailboxRef) -> Any:
+        nonlocal failures
+        # Hers can be read all the time, so that it is the second that fails, or the third.
+        if fails and ref != street.ref("carol"):
+            failures += 1
+            raise ConnectionError
+        return await before(ref)
+
+    monkeypatch.setattr(boxes, "list_folders", failing)
+    for name in ("carol", "bob"):
+        await street.deliver(name, mail("one"))
+    await until(lambda: failures > 1)
+    # Taken away and given back before she could be told.
+    await street.grant("dora", "carol", None)
+    seen = failures
+    await until(lambda: failures > seen + 1)
+    await street.grant("dora", "carol", "read")
+    seen = failures
+    await until(lambda: failures > seen + 1)
+    fails = False
+    told = await _lines(mine, 2)
+    assert {line.split(b" (")[0] for line in told} == {
+        b"* STATUS INBOX",
+        b'* STATUS "%bINBOX"' % street.prefix("bob"),
+    }
+    assert await _is_quiet(mine)
+    await street.deliver("dora", mail("two"))
+    assert (await mine.line()).startswith(b'* STATUS "%bINBOX" (MESSAGES 1 ' % street.prefix("dora"))
+    fails, seen = True, failures
+    await street.deliver("bob", mail("three"))
+    await until(lambda: failures > seen)
+    await street.grant("dora", "carol", None)
+    seen = failures
+    await until(lambda: failures > seen + 1)
+    fails = False
+    told = await _lines(mine, 7)
+    assert sum(rb"LIST (\NoAccess)" in line and street.prefix("dora") in line for line in told) == 6
+    assert sum(line.startswith(b'* STATUS "%bINBOX" (MESSAGES 2 ' % street.prefix("bob")) for line in told) == 1
+    assert set(street.office.hub._watches) == {street.boxes["carol"].id, street.boxes["bob"].id}

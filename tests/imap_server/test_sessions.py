@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from postroom.base.settings_tree import PlaintextAuth
-from postroom.servers.imap import ImapListener, ImapShared
+from postroom.servers.imap import ImapListener, ImapShared, idle
+from tests.imap_server.conftest import mail
 
 PASSWORD = b"correct horse battery"
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
@@ -278,3 +279,28 @@ async def test_what_comes_around_starttls(office: Any, client_tls: ssl.SSLContex
     # Under TLS it is the client's, however close behind the handshake.
     client.send(b"z NOOP\r\n")
     assert await client.line() == b"z OK NOOP completed"
+
+
+@pytest.mark.covers("mail-server:D9", "RFC 2177")
+async def test_idle_looks_again_at_what_could_not_be_read(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "RETRY", 0.05)
+    client = await office.client()
+    client.send(b"x IDLE\r\n")
+    assert await client.line() == b"+ idling"
+    reads = office.boxes.reads
+    before, failures = reads.changes_since, 3
+
+    async def failing(*arguments: Any, **named: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ConnectionError
+        return await before(*arguments, **named)
+
+    monkeypatch.setattr(reads, "changes_since", failing)
+    # There is one change, and nothing after it that would wake anybody.
+    await office.deliver(mail())
+    assert await client.line() == b"* 1 EXISTS"
+    assert failures < 0
+    client.send(b"DONE\r\n")
+    assert (await client.until(b"x"))[-1] == b"x OK IDLE completed"

@@ -8,6 +8,7 @@ import pytest
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
+from postroom.mailbox import search as searching
 from postroom.mailbox.folding import fold
 from postroom.mailbox.search import PAGE, FolderSearch, Question
 
@@ -69,3 +70,20 @@ async def test_pages_of_texts(world: World) -> None:
     found = [uid async for page in search.in_text(world.ref, folder, "needle", uids) for uid in page]
     assert found == uids[1::2]
     assert len(uids) < PAGE
+
+
+@pytest.mark.covers("mail-server:D7", "decisions:D5")
+async def test_pages_hold_so_many_octets_and_nothing_between(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that are not asked for are not read, however many stand between those that are."""
+    search, folder = FolderSearch(world.db), await world.folder("INBOX")
+    texts = ["日本", "x" * 900 + "日", "日" * 300, "a日", "日", "no"]
+    uids = [(await world.add(text=text)).uid for text in texts]
+    monkeypatch.setattr(searching, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(searching, "PAGE", 3)
+    monkeypatch.setattr(searching, "_SIZES_PAGE", 5)
+    pages = [page async for page in search._pages(world.ref, folder, uids)]
+    assert pages == [uids[0:2], uids[2:5], uids[5:]]
+    found = [page async for page in search.in_text(world.ref, folder, "日", uids)]
+    assert found == [uids[0:2], uids[2:5], []]
+    assert [page async for page in search._pages(world.ref, folder, [uids[0], uids[5]])] == [[uids[0], uids[5]]]
+    assert [page async for page in search.in_text(world.ref, folder, "日", [uids[0], uids[5]])] == [[uids[0]]]

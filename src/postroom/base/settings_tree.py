@@ -322,10 +322,12 @@ class ImapSettings(_Section):
     """The text of the greeting."""
     idle_timeout_secs: Seconds = 1800.0
     """How long a client may be silent; RFC 3501 wants at least 30 minutes."""
-    max_idle_secs: Seconds = 1740.0
-    """How long one IDLE command may last."""
+    max_idle_secs: Seconds = 1800.0
+    """How long one IDLE command may last; programs begin a new one every 29 minutes (RFC 2177)."""
     max_append_size: Bytes = 26_214_400
     """The largest message that APPEND takes, in bytes."""
+    message_limit: Annotated[int, Field(ge=1000)] = 1_000_000
+    """Messages that one command works on (RFC 9738). Programs that do not know of it would take the rest for gone."""
 
 
 class ApiSettings(_Section):

@@ -474,6 +474,8 @@ class NotifyEvent(Enum):
     FLAG_CHANGE = "FlagChange"
     MAILBOX_NAME = "MailboxName"
     SUBSCRIPTION_CHANGE = "SubscriptionChange"
+    MAILBOX_METADATA_CHANGE = "MailboxMetadataChange"
+    SERVER_METADATA_CHANGE = "ServerMetadataChange"
 
 
 class NotifyFilter(Enum):

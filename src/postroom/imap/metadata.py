@@ -14,6 +14,8 @@ MAX_ENTRIES: Final = 100
 
 # No empty component, no wildcard, no control character; the text is ASCII already.
 _ENTRY: Final = re.compile(r"/(?:private|shared)(?:/[^/%*\x00-\x1f\x7f-\uffff]+)+")
+ROOTS: Final = frozenset({"/private", "/shared"})
+"""No entries of their own, but all are below them: KMail asks for ``/shared`` with DEPTH infinity."""
 _MAX_NAME: Final = 255
 
 
@@ -30,9 +32,9 @@ def get_metadata(cursor: Cursor, _uid: bool) -> c.Command:
         cursor.space()
     max_size, depth = options or (None, 0)
     if cursor.at(b"("):
-        entries = tuple(cursor.items(lambda: _entry(cursor), empty=False, limit=MAX_ENTRIES))
+        entries = tuple(cursor.items(lambda: _entry(cursor, roots=depth != 0), empty=False, limit=MAX_ENTRIES))
     else:
-        entries = (_entry(cursor),)
+        entries = (_entry(cursor, roots=depth != 0),)
     return c.GetMetadata(mailbox, tuple(dict.fromkeys(entries)), max_size, depth)
 
 
@@ -79,8 +81,10 @@ def _options(cursor: Cursor) -> tuple[int | None, int | None]:
     return found[b"MAXSIZE"], found[b"DEPTH"]
 
 
-def _entry(cursor: Cursor) -> str:
+def _entry(cursor: Cursor, *, roots: bool = False) -> str:
     name = cursor.unicode().lower()
+    if roots and name in ROOTS:
+        return name
     if len(name) > _MAX_NAME or not name.isascii() or _ENTRY.fullmatch(name) is None:
         raise BadCommand("Invalid entry name")
     return name

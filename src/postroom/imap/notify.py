@@ -25,9 +25,8 @@ _OF_SELECTED: Final = frozenset({c.NotifyFilter.SELECTED, c.NotifyFilter.SELECTE
 _NAMED: Final = frozenset({c.NotifyFilter.SUBTREE, c.NotifyFilter.MAILBOXES})
 _NEW_AND_EXPUNGE: Final = frozenset({c.NotifyEvent.MESSAGE_NEW, c.NotifyEvent.MESSAGE_EXPUNGE})
 _OF_MESSAGES: Final = _NEW_AND_EXPUNGE | {c.NotifyEvent.FLAG_CHANGE}
-#: Events of messages that we do not have, to be told apart from those of mailboxes where that matters.
+#: Events of messages that we do not have.
 _OTHER_OF_MESSAGES: Final = frozenset({b"ANNOTATIONCHANGE"})
-_OTHER_OF_MAILBOXES: Final = frozenset({b"MAILBOXMETADATACHANGE", b"SERVERMETADATACHANGE"})
 
 BAD_EVENT: Final = f"BADEVENT ({' '.join(event.value for event in c.NotifyEvent)})"
 """Names all that there are (§3.1)."""
@@ -132,5 +131,5 @@ class _Groups:
         of_messages = bool(found & _OF_MESSAGES or unknown & _OTHER_OF_MESSAGES)
         if of_messages and not found >= _NEW_AND_EXPUNGE:
             raise BadCommand("MessageNew and MessageExpunge go together, and with other events of messages")
-        if selected and (found - _OF_MESSAGES or unknown & _OTHER_OF_MAILBOXES):
+        if selected and found - _OF_MESSAGES:
             raise BadCommand("Only events of messages are of the selected mailbox")

@@ -131,6 +131,11 @@ def code_modified(numbers: Iterable[int]) -> str:
     return f"MODIFIED {compress(numbers).decode()}"
 
 
+def code_message_limit(limit: int, lowest_uid: int | None = None) -> str:
+    """``MESSAGELIMIT``: how many messages at once, and the lowest UID of those that were worked on (RFC 9738 §3.1)."""
+    return f"MESSAGELIMIT {limit}" if lowest_uid is None else f"MESSAGELIMIT {limit} {lowest_uid}"
+
+
 def code_capability(capabilities: Iterable[str]) -> str:
     """``CAPABILITY`` as a code of the greeting or of LOGIN's OK."""
     return "CAPABILITY " + " ".join(capabilities)
@@ -268,6 +273,12 @@ def list_rights_line(
     words = [mailbox(name, utf8=utf8)]
     words += [astring(word.encode(), utf8=utf8) for word in (identifier, required, *optional)]
     return b"* LISTRIGHTS " + b" ".join(words) + CRLF
+
+
+def metadata_changed_line(name: str, entries: Iterable[str], *, utf8: bool = False) -> bytes:
+    """``* METADATA INBOX /shared/x /shared/y``: entries that are not what they were (RFC 5464 §4.4.2)."""
+    shown = b" ".join(astring(entry.encode()) for entry in entries)
+    return b"* METADATA %b %b\r\n" % (mailbox(name, utf8=utf8) if name else b'""', shown)
 
 
 def quota_root_line(name: str, root: str, *, utf8: bool = False) -> bytes:

@@ -322,6 +322,10 @@ def _object_id(*, thread: bool) -> KeyBuilder:
     return build
 
 
+def _uids_between(first: int, last: int) -> SearchKey:
+    return Uids(SequenceSet(((first, last),) if first <= last else ()))
+
+
 def _flag_rows() -> dict[bytes, Row[KeyBuilder]]:
     words = {"SEEN": flags.SEEN, "ANSWERED": flags.ANSWERED, "FLAGGED": flags.FLAGGED, "DELETED": flags.DELETED}
     words["DRAFT"] = flags.DRAFT
@@ -355,6 +359,9 @@ SEARCH_KEYS: Mapping[bytes, Row[KeyBuilder]] = MappingProxyType(
         # Every folder has the date (RFC 8514 §4.3).
         b"SAVEDATESUPPORTED": _row(lambda _: And(), "SAVEDATE"),
         b"UID": _row(lambda reader: Uids(reader.argument().sequence_set())),
+        # Never the last message whatever it is, as "n:*" would be (RFC 9738 §3.2).
+        b"UIDAFTER": _row(lambda reader: _uids_between(reader.argument().number(1) + 1, MAX_NUMBER), "MESSAGELIMIT"),
+        b"UIDBEFORE": _row(lambda reader: _uids_between(1, reader.argument().number(1) - 1), "MESSAGELIMIT"),
         b"NOT": _row(lambda reader: Not(reader.nested())),
         b"OR": _row(_or),
         b"OLDER": _row(lambda reader: Older(reader.argument().number(1, MAX_NUMBER)), "WITHIN"),

@@ -18,7 +18,10 @@ from postroom.mailbox.folding import fold
 from postroom.mailbox.models import FolderKey, MailboxRef
 
 PAGE: Final = 100
-"""Texts read at a time."""
+"""Texts read at a time, at the most."""
+PAGE_BYTES: Final = 2 * 1024 * 1024
+"""Octets of them; one text alone may have more (D5: half a MiB of characters)."""
+_SIZES_PAGE: Final = 1_000
 _LONG: Final = 16_384
 """Characters of a text that takes a millisecond to look through, so that others have their turn after it."""
 
@@ -71,16 +74,27 @@ WHERE p.mailbox_id = $2 AND p.folder_id = $3
 GROUP BY p.uid
 """
 
+# Without reading them: the size stands beside a value that is kept elsewhere.
+_SIZES: Final = """
+SELECT p.uid, t.size FROM placements p
+JOIN LATERAL (
+  SELECT octet_length(t.text) AS size FROM message_texts t
+  WHERE t.tenant_id = $1 AND t.message_id = p.message_id OFFSET 0
+) t ON t.size > 0
+WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND p.uid = ANY ($4::bigint[])
+ORDER BY p.uid
+"""
+
 _TEXTS: Final = """
 SELECT p.uid, CASE WHEN t.plain THEN NULL ELSE t.text END AS text
 FROM (
   SELECT p.uid, p.message_id FROM placements p
-  WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND p.uid > $4 AND p.uid <= $5
+  WHERE p.tenant_id = $1 AND p.mailbox_id = $2 AND p.folder_id = $3 AND p.uid = ANY ($4::bigint[])
 ) p
 JOIN LATERAL (
   SELECT t.text, octet_length(t.text) = char_length(t.text) AS plain FROM message_texts t
   WHERE t.tenant_id = $1 AND t.message_id = p.message_id OFFSET 0
-) t ON CASE WHEN t.plain THEN $7 AND position($6::text in lower(t.text)) > 0 ELSE true END
+) t ON CASE WHEN t.plain THEN $6 AND position($5::text in lower(t.text)) > 0 ELSE true END
 ORDER BY p.uid
 """
 
@@ -131,11 +145,10 @@ class FolderSearch:
         ASCII texts are decided by the database, others here, for only here is folding complete.
         """
         folded = fold(needle)
-        for start in range(0, len(uids), PAGE):
-            first, last = uids[start], uids[min(start + PAGE, len(uids)) - 1]
+        async for page in self._pages(ref, folder_id, uids):
             async with self._database.acquire() as conn:
                 rows = await conn.fetch(
-                    _TEXTS, ref.tenant_id, ref.mailbox_id, folder_id, first - 1, last, folded, folded.isascii()
+                    _TEXTS, ref.tenant_id, ref.mailbox_id, folder_id, page, folded, folded.isascii()
                 )
             found: list[int] = []
             for row in rows:
@@ -145,3 +158,21 @@ class FolderSearch:
                 if text is not None and len(text) > _LONG:
                     await asyncio.sleep(0)
             yield found
+
+    async def _pages(self, ref: MailboxRef, folder_id: FolderKey, uids: Sequence[int]) -> AsyncIterator[list[int]]:
+        """Those of `uids` that have a text, as many at a time as may be in memory together."""
+        for start in range(0, len(uids), _SIZES_PAGE):
+            async with self._database.acquire() as conn:
+                rows = await conn.fetch(
+                    _SIZES, ref.tenant_id, ref.mailbox_id, folder_id, uids[start : start + _SIZES_PAGE]
+                )
+            page: list[int] = []
+            octets = 0
+            for row in rows:
+                if page and (len(page) >= PAGE or octets + row["size"] > PAGE_BYTES):
+                    yield page
+                    page, octets = [], 0
+                page.append(row["uid"])
+                octets += row["size"]
+            if page:
+                yield page

@@ -70,7 +70,7 @@ class Mailboxes:
         self._ids = ids
         self._changed = changed
         self.reads = FolderReads(database)
-        self.annotations = Annotations(database)
+        self.annotations = Annotations(database, changed)
         self.subscriptions = Subscriptions(database)
         self.queries = MessageQueries(database)
 

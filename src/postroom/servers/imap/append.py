@@ -32,6 +32,7 @@ from postroom.mailbox.models import (
 )
 from postroom.mailbox.rules import FlagMode, Flags, change_flags, flag_words
 from postroom.mailbox.sent_copy import stored_copy
+from postroom.servers.imap.bounds import require_few
 from postroom.servers.imap.catenate import assembled
 from postroom.servers.imap.folders import Found, find
 from postroom.servers.imap.session import Done, Session
@@ -72,6 +73,7 @@ async def append(session: Session, command: c.Append) -> Appending:
     if any(DELETED in message.flags for message in command.messages):
         session.forbid_keys()
     target = await _target(session, command.mailbox)
+    require_few(session, len(command.messages))
     async with counted(session):
         deliveries = await _described(session, target, command.messages)
         stored = await _sent_already(session, target, deliveries)

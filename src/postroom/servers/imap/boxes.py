@@ -138,8 +138,14 @@ class Boxes:
         name of the session's own mailbox, whether there is such a mailbox or not.
         """
         if name.startswith(_PREFIX):
+            await self.others()
+        return self.known(name)
+
+    def known(self, name: str) -> tuple[Box, str]:
+        """As `locate`, by what is known already."""
+        if name.startswith(_PREFIX):
             which, _, rest = name.removeprefix(_PREFIX).partition(SEPARATOR)
-            box = (await self.others()).get(which)
+            box = self._others.get(which)
             if box is not None:
                 return box, canonical_name(rest)
         return self.own, name

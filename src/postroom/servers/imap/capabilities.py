@@ -103,9 +103,10 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "QUOTA": ("RFC 9208", 'one root of a mailbox; that of the one which was opened is named `""`'),
         "QUOTA=RES-STORAGE": ("RFC 9208", "limits are set by who runs the server"),
         "COMPRESS=DEFLATE": ("RFC 4978", ""),
-        "METADATA": ("RFC 5464", "no unasked responses"),
+        "METADATA": ("RFC 5464", "unasked responses after NOTIFY"),
         "MULTIAPPEND": ("RFC 3502", "all of the messages or none"),
         "APPENDLIMIT": ("RFC 7889", "`imap.max_append_size`"),
+        "MESSAGELIMIT": ("RFC 9738", "`imap.message_limit`; not of EXPUNGE, CLOSE, SORT and THREAD"),
         "CATENATE": ("RFC 4469", "URLs of the same mailbox"),
         "REPLACE": ("RFC 8508", "not with an API key"),
         "BINARY": ("RFC 3516", ""),
@@ -120,7 +121,7 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ESORT": ("RFC 5267", ""),
         "CONTEXT=SEARCH": ("RFC 5267", "16 of a session, 100,000 results"),
         "CONTEXT=SORT": ("RFC 5267", "as above"),
-        "NOTIFY": ("RFC 5465", "no events of METADATA"),
+        "NOTIFY": ("RFC 5465", "no AnnotationChange"),
         "INPROGRESS": ("RFC 9585", "of commands that write whole lines"),
         "ACL": ("RFC 4314", "three sets of rights, of a mailbox as a whole; changed on its INBOX"),
         "RIGHTS=kxte": ("RFC 4314 §2.2", ""),
@@ -139,7 +140,7 @@ def options(enabled: frozenset[str]) -> ParserOptions:
     """What a session may say that has enabled so much."""
     return ParserOptions(
         utf8=not enabled.isdisjoint(UTF8_WORDS),
-        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT", "IMAP4rev2")),
+        capabilities=frozenset((*EXTENSIONS, "APPENDLIMIT", "MESSAGELIMIT", "IMAP4rev2")),
         charsets="UTF8=ACCEPT" not in enabled,
     )
 
@@ -150,14 +151,16 @@ def capabilities(
     may_sign_in: bool,
     may_start_tls: bool,
     append_limit: int | None = None,
+    message_limit: int | None = None,
     scram: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The list as it stands now: before sign-in it says how one may sign in.
 
-    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1). `scram`: the mechanisms of
-    that name there are.
+    `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1). `message_limit`: messages
+    that one command works on (RFC 9738 §3). `scram`: the mechanisms of that name there are.
     """
     if signed_in:
-        return _AFTER_LOGIN if append_limit is None else (*_AFTER_LOGIN, f"APPENDLIMIT={append_limit}")
+        limits = (("APPENDLIMIT", append_limit), ("MESSAGELIMIT", message_limit))
+        return (*_AFTER_LOGIN, *(f"{word}={limit}" for word, limit in limits if limit is not None))
     how = tuple(f"AUTH={name}" for name in ("PLAIN", *scram)) if may_sign_in else ("LOGINDISABLED",)
     return (*_BEFORE_LOGIN, *(("STARTTLS",) if may_start_tls else ()), *how)

@@ -73,7 +73,8 @@ class ImapConfig:
 
     `login_timeout` is how long a client may stay without signing in, however busy it is; `write_timeout` how long it
     may leave our answers unread; `linger` how long a closed connection's last line has to arrive; `lead_timeout` how
-    long the others wait for one connection's message when the memory budget is used up.
+    long the others wait for one connection's message when the memory budget is used up; `message_limit` how many
+    messages one command works on (RFC 9738).
     """
 
     hostname: str = "localhost"
@@ -83,12 +84,13 @@ class ImapConfig:
     max_connections_per_ip: int = 50
     login_timeout: float = 120.0
     idle_timeout: float = 1800.0
-    max_idle: float = 1740.0
+    max_idle: float = 1800.0
     write_timeout: float = 300.0
     handshake_timeout: float = 30.0
     linger: float = 3.0
     lead_timeout: float = 60.0
     max_append_size: int = 25 * MIB
+    message_limit: int = 1_000_000
     max_bad_commands: int = 50
     max_login_failures: int = 5
     facts_bytes: int = 32 * MIB

@@ -21,6 +21,7 @@ from postroom.mailbox.reads import Columns
 from postroom.mailbox.rules import FlagMode, Flags
 from postroom.servers.imap import binary
 from postroom.servers.imap.ahead import ReadAhead
+from postroom.servers.imap.bounds import bounded
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.sections import Piece, SectionItem, UnknownEncoding, pieces, section_items
@@ -152,9 +153,10 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
         if any(isinstance(one, Vanished) for one in command.modifiers):
             await tell_vanished(session, selected, since, command.messages)
         parts = tuple(_changed(selected, parts, since))
+    wanted = bounded(session, selected, parts)
     plan = Plan.of(items, uid=command.uid)
     fetcher = Fetcher(session, selected, plan)
-    await fetcher.run(parts)
+    await fetcher.run(wanted.parts)
     if fetcher.unreadable:
         # Octets go after the rows did: look whether these messages are still meant to be there.
         await session.refresh(force=True)
@@ -166,7 +168,7 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
         raise UNKNOWN_ENCODING
     if fetcher.gone and not command.uid:
         raise GONE
-    return Done("FETCH completed")
+    return Done(f"FETCH completed{wanted.suffix}", wanted.code)
 
 
 def _changed_since(session: Session, command: c.Fetch) -> tuple[int | None, tuple[FetchItem, ...]]:

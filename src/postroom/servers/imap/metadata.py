@@ -7,6 +7,7 @@ from typing import Final
 
 from postroom.imap import Code, ProtocolNo, render
 from postroom.imap import commands as c
+from postroom.imap.metadata import ROOTS
 from postroom.mailbox.annotations import MAX_VALUE, SHARED, Entry
 from postroom.mailbox.models import FolderKey, MailboxRef
 from postroom.mailbox.rules import LimitExceeded
@@ -21,7 +22,7 @@ AGENT: Final = "agent"
 async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
     """What was named and is not there is NIL; what is larger than wanted is left out and told in the answer."""
     ref, folder = await _place(session, command.mailbox)
-    known = await session.services.mailboxes.annotations.read(ref, folder, _owner(session))
+    known = await session.services.mailboxes.annotations.read(ref, folder, owner_of(session))
     shown: dict[str, bytes | None] = {}
     longest = 0
     for name in command.entries:
@@ -31,7 +32,7 @@ async def get_metadata(session: Session, command: c.GetMetadata) -> Done:
                 longest = max(longest, len(value))
             else:
                 shown[found] = value
-        if name not in known:
+        if name not in known and name not in ROOTS:
             shown[name] = None
     if shown:
         session.write(render.metadata_line(command.mailbox, shown.items(), utf8=session.utf8))
@@ -55,7 +56,7 @@ async def set_metadata(session: Session, command: c.SetMetadata) -> Done:
         raise ProtocolNo(f"METADATA MAXSIZE {MAX_VALUE}", "Value is too large")
     if not command.mailbox and any(not name.startswith(_PRIVATE) for name, _ in command.values):
         raise ProtocolNo(Code.NOPERM, "What the server says of itself is not for clients to set")
-    owner = _owner(session)
+    owner = owner_of(session)
     values = [(Entry(owner if name.startswith(_PRIVATE) else SHARED, name), value) for name, value in command.values]
     try:
         await session.services.mailboxes.annotations.write(ref, folder, values)
@@ -74,7 +75,7 @@ async def _place(session: Session, name: str, *, write: bool = False) -> tuple[M
     return session.boxes.own.ref, None
 
 
-def _owner(session: Session) -> str:
+def owner_of(session: Session) -> str:
     """Whose private entries are meant: several people may open one mailbox. An agent is one whatever key it has."""
     assert session.principal is not None
     return AGENT if session.is_key else session.principal.public_id

@@ -19,6 +19,7 @@ from postroom.imap import Status, render
 from postroom.imap import commands as c
 from postroom.imap.commands import EventGroup, NotifyEvent, NotifyFilter, StatusItem
 from postroom.imap.fetch import FetchAtt
+from postroom.mailbox.annotations import Marks
 from postroom.mailbox.models import Folder, FolderKey, MailboxRef
 from postroom.mailbox.rules import ancestors
 from postroom.servers.imap.boxes import Box, is_reserved
@@ -26,6 +27,7 @@ from postroom.servers.imap.failures import Disconnected, as_answer
 from postroom.servers.imap.fetch import Fetcher, Plan
 from postroom.servers.imap.folders import status_line
 from postroom.servers.imap.listing import Listed, attributes_of, folders_of, parents_of
+from postroom.servers.imap.notes import Notes, TooManyNotes
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 
@@ -42,6 +44,7 @@ MAX_TOLD: Final = 1_000
 
 _OF_SELECTED: Final = frozenset({NotifyFilter.SELECTED, NotifyFilter.SELECTED_DELAYED})
 _OF_MESSAGES: Final = frozenset({NotifyEvent.MESSAGE_NEW, NotifyEvent.MESSAGE_EXPUNGE, NotifyEvent.FLAG_CHANGE})
+_OF_NOTES: Final = frozenset({NotifyEvent.MAILBOX_METADATA_CHANGE, NotifyEvent.SERVER_METADATA_CHANGE})
 _STATUS: Final = (StatusItem.MESSAGES, StatusItem.UIDNEXT, StatusItem.UIDVALIDITY, StatusItem.UNSEEN)
 _NOTHING: Final[frozenset[NotifyEvent]] = frozenset()
 _OVERFLOW: Final = "NOTIFICATIONOVERFLOW"
@@ -66,17 +69,19 @@ class Interests:
     Found by name, so that a thousand names cost no more than one.
     """
 
-    __slots__ = ("_exact", "_personal", "_subscribed", "_subtrees")
+    __slots__ = ("_exact", "_named", "_personal", "_subscribed", "_subtrees", "any")
 
     def __init__(self, groups: Iterable[EventGroup]) -> None:
-        self._personal = self._subscribed = _NOTHING
+        self._personal = self._subscribed = self._named = self.any = _NOTHING
         self._exact: dict[str, frozenset[NotifyEvent]] = {}
         self._subtrees: dict[str, frozenset[NotifyEvent]] = {}
         for group in groups:
+            self.any |= group.events
             if group.filter is NotifyFilter.SUBSCRIBED:
                 self._subscribed |= group.events
             elif group.filter in (NotifyFilter.SUBTREE, NotifyFilter.MAILBOXES):
                 named = self._subtrees if group.filter is NotifyFilter.SUBTREE else self._exact
+                self._named |= group.events
                 for name in group.names:
                     named[name] = named.get(name, _NOTHING) | group.events
             else:
@@ -90,6 +95,12 @@ class Interests:
     def reach_others(self) -> bool:
         """Whether folders of other people may be meant."""
         return bool(self._subscribed) or any(map(is_reserved, (*self._exact, *self._subtrees)))
+
+    def of_notes(self, box: Box) -> bool:
+        """Whether changed entries of METADATA may be wanted of this mailbox."""
+        if box.is_own:
+            return not self.any.isdisjoint(_OF_NOTES)
+        return NotifyEvent.MAILBOX_METADATA_CHANGE in self._named | self._subscribed
 
     def of(self, folder: Listed) -> frozenset[NotifyEvent]:
         """All that is wanted of a folder in this state."""
@@ -111,18 +122,8 @@ class Notifier:
     """
 
     __slots__ = (
-        "_dirty",
-        "_due",
-        "_looked",
-        "_others",
-        "_own",
-        "_plan",
-        "_regranted",
-        "_selected",
-        "_session",
-        "_timer",
-        "_told",
-        "_watches",
+        *("_dirty", "_due", "_looked", "_notes", "_others", "_own", "_plan", "_regranted"),
+        *("_selected", "_session", "_timer", "_told", "_watches"),
     )
 
     def __init__(self, session: Session) -> None:
@@ -132,6 +133,7 @@ class Notifier:
         self._plan: Plan | None = None
         self._told: dict[MailboxRef, dict[FolderKey, Listed]] = {}
         self._own: set[tuple[type[c.Command], str]] = set()
+        self._notes: Notes | None = None
         self._watches: dict[MailboxRef, Watch] = {}
         self._dirty: set[MailboxRef] = set()
         self._regranted = False
@@ -147,18 +149,22 @@ class Notifier:
         others = Interests(group for group in groups if group.filter not in _OF_SELECTED and group.events)
         watches: dict[MailboxRef, Watch] = {}
         told: dict[MailboxRef, dict[FolderKey, Listed]] = {}
+        notes: Notes | None = None
         try:
-            for box in await self._boxes(others):
+            boxes = await self._boxes(others)
+            for box in boxes:
                 watches[box.ref] = self._watch(box.ref)
                 told[box.ref] = {one.folder.id: one for one in await folders_of(self._session, box)}
+            if not others.any.isdisjoint(_OF_NOTES):
+                notes = await Notes.begin(self._session, [box for box in boxes if others.of_notes(box)])
         except BaseException:
             for watch in watches.values():
                 watch.close()
             raise
         self._end_watches()
         self._watches, self._selected, self._others, self._told = watches, selected, others, told
-        self._dirty.clear()
-        self._regranted = False
+        self._notes = notes
+        # What is marked to be looked at stays so: it may have come after that mailbox was read.
         if self._session.selected is not None:
             self.follow(self._session.selected)
         self._own.clear()
@@ -201,6 +207,7 @@ class Notifier:
         self._end_watches()
         self._selected, self._others, self._plan = None, Interests(()), None
         self._told = {}
+        self._notes = None
         self._own.clear()
         self._dirty.clear()
         self._regranted = False
@@ -224,16 +231,25 @@ class Notifier:
         """What the client did to a folder itself need not be told (§5)."""
         if not self._others:
             return
+        if isinstance(command, c.SetMetadata):
+            if self._notes is not None:
+                self._notes.caused(command)
+            return
         if len(self._own) >= MAX_OWN:
             self._own.clear()
         if isinstance(command, c.Create | c.Delete | c.Subscribe | c.Unsubscribe):
-            self._own.add((type(command), command.mailbox))
+            self._own.add((type(command), self._called(command.mailbox)))
             if isinstance(command, c.Subscribe | c.Unsubscribe) and is_reserved(command.mailbox):
                 # Subscriptions to folders of others are no change that anybody is woken for.
                 self._dirty |= self._told.keys()
                 self._wake()
         elif isinstance(command, c.Rename):
-            self._own.add((c.Rename, command.target))
+            self._own.add((c.Rename, self._called(command.target)))
+
+    def _called(self, name: str) -> str:
+        """How LIST calls what a command named: INBOX of somebody else may have been written in any case."""
+        box, local = self._session.boxes.known(name)
+        return box.prefix + local
 
     # -- when
 
@@ -310,7 +326,9 @@ class Notifier:
                     await self._session.drain()
 
     async def _look(self) -> None:
+        """Nothing counts as told before all of it could be read."""
         session = self._session
+        notes, marks = self._notes, {}
         dirty, self._dirty = self._dirty, set()
         regranted, self._regranted = self._regranted, False
         lines: list[bytes] = []
@@ -321,14 +339,24 @@ class Notifier:
                 lines += self._lost(told, boxes)
                 dirty |= boxes.keys() - told.keys()
             fresh = {ref: folders for ref in dirty & boxes.keys() if (folders := await self._folders(boxes[ref]))}
+            if notes is not None:
+                marks = await notes.read([boxes[ref] for ref in fresh if self._others.of_notes(boxes[ref])])
             for ref, now in fresh.items():
                 lines += self._names(told.get(ref, {}), now)
                 lines += await self._statuses(told.get(ref, {}), now)
                 told[ref] = now
+        except TooManyNotes:
+            self._overflow()
+            return
         except BaseException:
             self._dirty |= dirty
             self._regranted = self._regranted or regranted
             raise
+        if notes is not None:
+            for ref, found in marks.items():
+                lines += self._changed_notes(notes, boxes[ref], found, fresh[ref])
+            notes.keep(told.keys())
+        self._forget(self._told.keys() - told.keys())
         self._told = told
         self._own.clear()
         if len(lines) > MAX_TOLD:
@@ -345,11 +373,15 @@ class Notifier:
     def _lost(
         self, told: dict[MailboxRef, dict[FolderKey, Listed]], boxes: Mapping[MailboxRef, Box]
     ) -> Iterator[bytes]:
-        """LIST with \\NoAccess for folders of mailboxes that are granted no more; nobody watches them from now on."""
+        """LIST with \\NoAccess for folders of mailboxes that are granted no more; they are taken out of `told`."""
         for ref in told.keys() - boxes.keys():
             for listed in told.pop(ref).values():
                 if self._wants(NotifyEvent.MAILBOX_NAME, listed):
                     yield render.list_line(("\\NoAccess",), listed.name, utf8=self._session.utf8)
+
+    def _forget(self, refs: Iterable[MailboxRef]) -> None:
+        """Nobody watches them from now on. Not before they were told of: they may be granted again until then."""
+        for ref in refs:
             watch = self._watches.pop(ref, None)
             if watch is not None:
                 watch.close()
@@ -398,6 +430,17 @@ class Notifier:
                 if listed.subscribed:
                     attributes.insert(0, "\\Subscribed")
                 yield render.list_line(attributes, listed.name, utf8=utf8, extended=extended)
+
+    def _changed_notes(self, notes: Notes, box: Box, marks: Marks, now: Mapping[FolderKey, Listed]) -> Iterator[bytes]:
+        """METADATA for entries that others changed (§5.6, §5.7), the selected mailbox's too."""
+        for key, entries in notes.changes(box, marks, {key: listed.name for key, listed in now.items()}):
+            if key is None:
+                name, is_wanted = "", NotifyEvent.SERVER_METADATA_CHANGE in self._others.any
+            else:
+                name = now[key].name
+                is_wanted = self._wants(NotifyEvent.MAILBOX_METADATA_CHANGE, now[key])
+            if is_wanted:
+                yield render.metadata_changed_line(name, entries, utf8=self._session.utf8)
 
     def _wants(self, event: NotifyEvent, *states: Listed) -> bool:
         """Whether the event is wanted of a folder as it was or as it is."""

@@ -21,13 +21,15 @@ from postroom.imap import commands as c
 from postroom.imap.search import DateKind, DateTest, ReturnOption, TextField
 from postroom.imap.sequence import SequenceSet
 from postroom.mail.date import parse_date
-from postroom.mail.header import Headers
+from postroom.mail.header import Headers, decode_value
+from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.folding import fold
 from postroom.mailbox.reads import Columns
 from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
+from postroom.servers.imap.bounds import last_of
 from postroom.servers.imap.contexts import SetContext
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.fuzzy import similar_fields, similar_texts
@@ -41,6 +43,8 @@ Found = frozenset[int] | set[int]
 
 _PAGE: Final = 100
 """Headers read at a time; usual ones are looked through in a few milliseconds."""
+_PAGE_BYTES: Final = 1024 * 1024
+"""Octets of headers read at a time."""
 _LONG: Final = 16_384
 """Octets of a header that takes a millisecond to look through, so that others have their turn after it."""
 _FACTS_PAGE: Final = 1000
@@ -56,17 +60,17 @@ async def run(session: Session, command: c.Search) -> Done:
     if returns is None and session.is_rev2:
         returns = (ReturnOption.ALL,)  # RFC 9051 §6.4.4: every answer is ESEARCH
     updates = begin_updates(session, returns)
-    matches = await find(session, command.key)
+    matches = await find(session, command.key, limited=True)
     results = matches.results()
     if returns is None:
         numbers = shown_numbers(selected, results.uids, uid=command.uid)
         modseq = max(map(selected.modseq, results.uids), default=0) if matches.by_modseq else 0
         session.write(render.search_line(numbers, modseq or None))
-        return Done("SEARCH completed")
-    if updates and may_update(session, len(results.uids)):
+        return Done("SEARCH completed", matches.code)
+    if updates and may_update(session, len(results.uids), partly=matches.code is not None):
         selected.contexts.add(SetContext(session.tag, matches.again, results.uids, uid=command.uid))
     write_results(session, results, returns, uid=command.uid)
-    return Done("SEARCH completed")
+    return Done("SEARCH completed", matches.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class Matches:
     key: search.SearchKey
     uids: list[int]
     by_modseq: bool
+    code: str | None = None
+    """Says that not all messages that were meant were looked at."""
 
     def results(self, uids: Sequence[int] | None = None) -> Results:
         """Them, or the same `uids` in another order."""
@@ -88,18 +94,31 @@ class Matches:
         return sorted(await self.finder.find(self.key, uids))
 
 
-async def find(session: Session, key: search.SearchKey) -> Matches:
-    """The messages that a command's keys are met by."""
+async def find(session: Session, key: search.SearchKey, *, limited: bool = False) -> Matches:
+    """The messages that a command's keys are met by; with `limited` only so many are looked at (RFC 9738)."""
     selected = session.folder()
     by_modseq = _asks_modseq(key)
     if by_modseq:
         session.enable("CONDSTORE")
     await session.refresh()
-    universe = selected.told_uids()
+    universe: Sequence[int] = selected.told_uids()
     key = _pinned(key, selected)
+    code = None
+    if limited and len(universe) > session.shared.config.message_limit:
+        universe, code = last_of(session, _named(key, universe))
     finder = Finder(session, selected)
     found = await finder.find(key, frozenset(universe))
-    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq)
+    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq, code)
+
+
+def _named(key: search.SearchKey, universe: Sequence[int]) -> Sequence[int]:
+    """Those of `universe` that a search by `key` looks at: those it names, where it names some, or all."""
+    chosen = universe
+    keys = key.keys if isinstance(key, search.And) else (key,)
+    for parts in [one.uids.resolve_uids(universe) for one in keys if isinstance(one, search.Uids)]:
+        named = {uid for part in parts for uid in universe[part.start : part.stop]}
+        chosen = [uid for uid in chosen if uid in named]
+    return chosen
 
 
 def begin_updates(session: Session, returns: Returns | None) -> bool:
@@ -113,9 +132,11 @@ def begin_updates(session: Session, returns: Returns | None) -> bool:
     return True
 
 
-def may_update(session: Session, results: int) -> bool:
-    """Whether they can be. If not, the client is told, and the command goes on (RFC 5267 §4.3.1)."""
-    if session.folder().contexts.room_for(results):
+def may_update(session: Session, results: int, *, partly: bool = False) -> bool:
+    """Whether they can be, which those of a part of the messages cannot. If not, the client is told, and the command
+    goes on (RFC 5267 §4.3.1).
+    """
+    if not partly and session.folder().contexts.room_for(results):
         return True
     code = f"NOUPDATE {render.quoted(session.tag).decode('latin-1')}"
     session.write(render.untagged(Status.NO, "Too many contexts", code))
@@ -332,16 +353,15 @@ class Finder:
         async with ReadAhead(self._headers(among)) as pages:
             async for page in pages:
                 for uid, block in page:
-                    if _has_text(block, name, needle):
+                    if await _has_text(block, name, needle):
                         found.add(uid)
-                    if len(block) > _LONG:
-                        await asyncio.sleep(0)
         return found
 
     async def _headers(self, among: Found) -> AsyncIterator[list[tuple[int, bytes]]]:
         """Header blocks of messages as stored, in pages; one that cannot be read is passed over."""
         blobs = self._session.services.blobs
         spans: list[tuple[int, Span]] = []
+        octets = 0
 
         async def read() -> list[tuple[int, bytes]]:
             results = await blobs.get_many([span for _, span in spans])
@@ -351,10 +371,14 @@ class Finder:
 
         async for uid, facts in self.facts(among, Columns.BYTES | Columns.PARTS):
             root = unpack_tree(facts.part_tree or b"")
-            spans.append((uid, Span(str(facts.blob_key), root.header_start, max(root.header_start, root.body_start))))
-            if len(spans) >= _PAGE:
+            # What is longer is nobody's to read: ENVELOPE and the word index end there as well.
+            end = min(max(root.header_start, root.body_start), root.header_start + MAX_HEADER_BYTES)
+            spans.append((uid, Span(str(facts.blob_key), root.header_start, end)))
+            octets += end - root.header_start
+            if len(spans) >= _PAGE or octets >= _PAGE_BYTES:
                 yield await read()
                 spans.clear()
+                octets = 0
         yield await read()
 
     async def facts(self, among: Iterable[int], columns: Columns) -> AsyncIterator[tuple[int, Facts]]:
@@ -375,16 +399,28 @@ class Finder:
         return self._session.shared.values.load(self._selected.ref, self._selected.view.id, uids)
 
 
-def _has_text(block: bytes, name: str | None, needle: str) -> bool:
-    """Whether a header block has `needle` (folded) in a field called `name`, or in any that a person may read."""
+async def _has_text(block: bytes, name: str | None, needle: str) -> bool:
+    """Whether a header block has `needle` (folded) in a field called `name`, or in any that a person may read. Others
+    have their turn after every so many octets.
+    """
     # Where nothing is to be decoded, whatever a field can hold stands there, and most blocks are done with at once.
     plain = needle and needle.isascii() and block.isascii() and b"=?" not in block
     if plain and needle.encode() not in _FOLDING.sub(b"", block).lower():
         return False
     headers = Headers.parse(block)
-    if name is None:
-        return any(needle in fold(f"{field}: {value}") for field, value in headers if not is_machine_made(field))
-    return any(needle in fold(value) for value in headers.get_all(name))
+    if name is not None:
+        values: Iterable[str] = (decode_value(value) for value in headers.get_all_raw(name))
+    else:
+        values = (f"{field}: {value}" for field, value in headers if not is_machine_made(field))
+    since = 0
+    for value in values:
+        if needle in fold(value):
+            return True
+        since += len(value)
+        if since > _LONG:
+            since = 0
+            await asyncio.sleep(0)
+    return False
 
 
 _DATE_TESTS: Final = {

@@ -225,6 +225,7 @@ class Session:
             may_sign_in=self.may_sign_in,
             may_start_tls=self.may_start_tls,
             append_limit=self.shared.config.max_append_size,
+            message_limit=self.shared.config.message_limit,
             scram=self.scram_mechanisms,
         )
 
@@ -541,7 +542,11 @@ class Session:
             self._bad = max(0, self._bad - 1)
             code = answer.code
             if answer.went and self.resyncs and self.selected is not None and self.selected.up_to_date:
-                code = render.code_highest_modseq(self.selected.view.folder.highest_modseq)
+                highest = render.code_highest_modseq(self.selected.view.folder.highest_modseq)
+                if code is not None:
+                    self.write(render.untagged(Status.OK, "Highest", highest))
+                else:
+                    code = highest
             self.write(render.tagged(raw.tag, answer.status, answer.text, code))
         except Disconnected:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from postroom.imap import Code, ProtocolNo, Status, render
@@ -10,6 +11,7 @@ from postroom.imap.commands import StoreMode
 from postroom.imap.flags import DELETED
 from postroom.mailbox.flags import FlagResult, FlagsNow
 from postroom.mailbox.rules import FlagMode, Flags, LimitExceeded, change_flags
+from postroom.servers.imap.bounds import bounded, last_of
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 
@@ -28,11 +30,11 @@ async def store(session: Session, command: c.Store) -> Done:
     if since is not None:
         session.enable("CONDSTORE")
     await session.refresh()
-    parts = selected.resolve(command.messages, uid=command.uid)
+    wanted = bounded(session, selected, selected.resolve(command.messages, uid=command.uid))
     mode, words = _MODES[command.mode], frozenset(command.flags)
     missing = False
     modified: list[int] = []
-    for part in parts:
+    for part in wanted.parts:
         for start in range(part.start, part.stop, _CHUNK):
             session.require_standing()
             session.require_write(selected.box)
@@ -53,15 +55,18 @@ async def store(session: Session, command: c.Store) -> Done:
             else:
                 _tell(session, selected, stored, uid=command.uid)
             await session.drain()
-    return _stored(selected, modified, missing=missing and not command.uid, uid=command.uid)
-
-
-def _stored(selected: Selected, modified: list[int], *, missing: bool, uid: bool) -> Done:
-    """The answer, with what a conditional STORE left alone. Raises `ProtocolNo` where messages named by number went."""
+    if wanted.code is not None and modified:
+        # There is room for one code behind the tag, and this one is of what was not done.
+        session.write(render.untagged(Status.OK, "Only the last messages were looked at", wanted.code))
+    if missing and not command.uid and not modified:
+        raise GONE
     if not modified:
-        if missing:
-            raise GONE
-        return Done("STORE completed")
+        return Done(f"STORE completed{wanted.suffix}", wanted.code)
+    return _left_alone(selected, modified, missing=missing and not command.uid, uid=command.uid)
+
+
+def _left_alone(selected: Selected, modified: list[int], *, missing: bool, uid: bool) -> Done:
+    """The answer with what a conditional STORE left alone; a NO where messages named by number went."""
     places = (selected.index(one) for one in modified)
     shown = modified if uid else [place + 1 for place in places if place is not None]
     status = Status.NO if missing else Status.OK
@@ -117,11 +122,21 @@ async def expunge(session: Session, command: c.Expunge) -> Done:
     """Remove what is \\Deleted; the answers are those of everything that went (RFC 3501 §6.4.3, RFC 4315 §2.1)."""
     selected = session.writable_folder()
     session.forbid_keys()
-    uids: list[int] | None = None
+    uids: Sequence[int] | None = None
+    code = None
     if command.uids is not None:
         parts = selected.resolve(command.uids, uid=True)
         uids = [uid for part in parts for uid in selected.uids[part.start : part.stop]]
+        if len(uids) > session.shared.config.message_limit:
+            # Only what can go counts, so that the same command again goes on with the rest (RFC 9738 §3.1).
+            await session.refresh()
+            uids, code = last_of(session, [uid for part in parts for uid in _deleted(selected, part)])
     gone: list[int] = []
     if uids is None or uids:
         gone = await session.services.mailboxes.expunge(selected.ref, selected.view.id, uids)
-    return Done("EXPUNGE completed", went=bool(gone))
+    return Done("EXPUNGE completed", code, went=bool(gone))
+
+
+def _deleted(selected: Selected, places: range) -> list[int]:
+    uids = selected.uids[places.start : places.stop]
+    return [uid for uid, words in zip(uids, selected.flags_at(places), strict=True) if words and DELETED in words]

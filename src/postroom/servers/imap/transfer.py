@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from postroom.imap import Code, Status, render
 from postroom.imap import commands as c
 from postroom.mailbox.transfer import CopyResult
 from postroom.servers.imap.across import copy_across, move_across
+from postroom.servers.imap.bounds import Bounded, bounded
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.store import GONE
@@ -14,7 +17,7 @@ from postroom.servers.imap.store import GONE
 async def copy(session: Session, command: c.Copy) -> Done:
     selected = session.folder()
     target = await find(session, command.mailbox, missing=Code.TRYCREATE, write=True)
-    uids = await _wanted(session, command)
+    uids = _uids(session, (await _wanted(session, command)).all_or_none(), command)
     if not uids:
         return Done("No messages to copy")
     if target.box.ref == selected.ref:
@@ -28,9 +31,10 @@ async def move(session: Session, command: c.Move) -> Done:
     """The code stands in an untagged OK before the EXPUNGE responses (RFC 6851 §4.3)."""
     selected = session.writable_folder()
     target = await find(session, command.mailbox, missing=Code.TRYCREATE, write=True)
-    uids = await _wanted(session, command)
+    wanted = await _wanted(session, command)
+    uids = _uids(session, wanted.parts, command)
     if not uids:
-        return Done("No messages to move")
+        return Done("No messages to move", wanted.code)
     if target.box.ref == selected.ref:
         done = await session.services.mailboxes.move(selected.ref, selected.view.id, uids, target.folder.id)
         _tell_moved(session, done)
@@ -42,7 +46,7 @@ async def move(session: Session, command: c.Move) -> Done:
         finally:
             # Also where some could not be moved: the others have been (RFC 6851 §4.3).
             _tell_moved(session, done)
-    return Done("MOVE completed", went=bool(done.pairs))
+    return Done(f"MOVE completed{wanted.suffix}", wanted.code, went=bool(done.pairs))
 
 
 def _tell_moved(session: Session, done: CopyResult) -> None:
@@ -51,11 +55,15 @@ def _tell_moved(session: Session, done: CopyResult) -> None:
         session.write(render.untagged(Status.OK, "Moved", code))
 
 
-async def _wanted(session: Session, command: c.Copy | c.Move) -> list[int]:
-    """The UIDs meant. By number, all of them must exist, or nothing is done (D4)."""
+async def _wanted(session: Session, command: c.Copy | c.Move) -> Bounded:
     selected = session.folder()
     await session.refresh()
-    parts = selected.resolve(command.messages, uid=command.uid)
+    return bounded(session, selected, selected.resolve(command.messages, uid=command.uid))
+
+
+def _uids(session: Session, parts: Sequence[range], command: c.Copy | c.Move) -> list[int]:
+    """The UIDs meant. By number, all of them must exist, or nothing is done (D4)."""
+    selected = session.folder()
     uids = [uid for part in parts for uid in selected.uids[part.start : part.stop]]
     if not command.uid and any(selected.is_gone(uid) for uid in uids):
         raise GONE
