@@ -469,6 +469,15 @@ def test_the_keys_of_a_partner_share_a_rate() -> None:
     assert rates.hit_request(stranger).allowed
 
 
+@pytest.mark.covers("security-privacy:A3.4")
+async def test_usage_of_its_own_tenant_is_open_to_a_key(ladder: Ladder) -> None:
+    for name, implicit in {"platform": False, "partner": False, "one": True, "one.bot": True}.items():
+        assert (await ladder.who(name)).may(Permission.USAGE_READ) is implicit
+        assert Permission.USAGE_READ not in ladder.made[name][0].permissions
+    new = KeyRequest("k", Level.IDENTITY, ("usage:read",), ladder.names["one"], ladder.names["one.bot"])
+    assert await code(ladder.house.keys.mint(await ladder.who("one"), new)) == "invalid_request"
+
+
 @pytest.mark.covers("FR-KEY-4", "edge:J10")
 async def test_a_partner_reaches_its_tenants_and_what_is_in_them(ladder: Ladder) -> None:
     house = ladder.house

@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from postroom.accounts import Level, Mode, NewKey, NewTenant, Tenant
+from postroom.accounts import Level, Mode, NewKey, NewTenant, Permission, Tenant
 from postroom.accounts.keys import parse
 from postroom.directory import Identity
 from postroom.servers.http import create_http
@@ -506,3 +508,54 @@ async def test_keys_are_for_keys(desk: Desk) -> None:
         answer = await desk.world.client.request(method, f"/v1/keys{path}", headers=headers)
         assert code(answer) == "permission_denied"
         assert answer.json()["error"]["details"]["required"] == ["keys:manage"]
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_permissions = st.lists(st.sampled_from([permission.value for permission in Permission]), max_size=4)
+_bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.text(max_size=140) | _json,
+        "level": st.sampled_from([level.value for level in Level]) | _json,
+        "permissions": _permissions | _json,
+        "tenant_id": st.sampled_from([f"ten_{MISSING_ULID}", "own", "foreign"]) | _json,
+        "identity_id": st.sampled_from([f"idn_{MISSING_ULID}", "box", "stranger"]) | _json,
+        "partner_id": st.sampled_from([f"ptn_{MISSING_ULID}", "partner"]) | _json,
+        "expires_at": st.sampled_from(["2040-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"]) | _json,
+        "overlap_hours": st.integers(-1, 169) | _json,
+    },
+)
+
+
+@pytest.mark.covers("FR-API-2", "SEC-2")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=_bodies | _json, who=st.sampled_from(["platform", "partner", "tenant"]))
+async def test_whatever_is_asked_for_the_answer_is_a_defined_one(desk: Desk, body: Any, who: str) -> None:
+    world = desk.world
+    names = {
+        "own": desk.tenant.public_id,
+        "foreign": world.other_tenant.public_id,
+        "box": desk.box.public_id,
+        "stranger": world.other_box.public_id,
+        "partner": desk.partner_id,
+    }
+    if isinstance(body, dict):
+        body = {key: names.get(value, value) if isinstance(value, str) else value for key, value in body.items()}
+    headers = {"platform": world.platform, "partner": desk.key, "tenant": world.key}[who]
+    me = await desk.me(world.key)
+    world.clock.advance(1)
+    for path in ("/v1/keys", f"/v1/keys/{me}/rotate"):
+        if path.endswith("rotate"):
+            headers = desk.key  # out of its reach: the caller's key stays as it is
+        answer = await world.post(path, body, headers)
+        if answer.status_code == 201:
+            made = answer.json()
+            check("ApiKeyCreated", made)
+            reached = {"partner": [desk.tenant.public_id], "tenant": [world.tenant.public_id]}.get(who)
+            assert reached is None or made["tenant_id"] in reached
+        else:
+            assert code(answer) != "internal_error"

@@ -124,6 +124,14 @@ IMPLIED: Final[dict[Permission, frozenset[Permission]]] = {
 }
 """Permissions that include others."""
 
+UNLISTED: Final[dict[Level, frozenset[Permission]]] = {
+    Level.PLATFORM: frozenset(),
+    Level.PARTNER: frozenset(),
+    Level.TENANT: frozenset({Permission.USAGE_READ}),
+    Level.IDENTITY: frozenset({Permission.USAGE_READ}),
+}
+"""What a key may do on its own tenant without its being listed (rest-api §2.3)."""
+
 
 class GrantRole(StrEnum):
     """What a person may do with a mailbox (A2)."""

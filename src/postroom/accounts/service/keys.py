@@ -15,7 +15,15 @@ from typing import Any, Final
 from postroom.accounts import keys as rules
 from postroom.accounts.audit import HOST, Actor, Entry, actor_of, record
 from postroom.accounts.models import PLATFORM_SCOPE, ApiKey, Credential, Mode, Principal, PrincipalKind
-from postroom.accounts.permissions import MAY_HOLD, MAY_MINT, OWNER_ONLY, Level, Permission, including_implied
+from postroom.accounts.permissions import (
+    MAY_HOLD,
+    MAY_MINT,
+    OWNER_ONLY,
+    UNLISTED,
+    Level,
+    Permission,
+    including_implied,
+)
 from postroom.accounts.store import keys as store
 from postroom.accounts.store import reach
 from postroom.accounts.store import tenants as tenant_store
@@ -81,7 +89,7 @@ class KeyVerifier:
             public_id=key.public_id,
             row_id=key.id,
             level=key.level,
-            permissions=including_implied(key.permissions),
+            permissions=including_implied(key.permissions) | UNLISTED[key.level],
             mode=key.mode,
             tenant_id=key.tenant_id,
             tenant_public_id=key.tenant_public_id,
