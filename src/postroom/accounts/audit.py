@@ -49,7 +49,7 @@ class Entry:
     target_type: str
     target_id: str
     tenant_id: int | None = None
-    details: Mapping[str, str | int | bool | None] | None = None
+    details: Mapping[str, str | int | bool | list[str] | None] | None = None
 
 
 async def record(conn: Connection, ids: IdGenerator, now: datetime, by: Actor, entry: Entry) -> None:

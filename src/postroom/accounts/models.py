@@ -13,6 +13,7 @@ TenantKey = NewType("TenantKey", int)
 """Database key of a tenant; never leaves the program."""
 PersonKey = NewType("PersonKey", int)
 ApiKeyKey = NewType("ApiKeyKey", int)
+PartnerKey = NewType("PartnerKey", int)
 
 
 class Mode(StrEnum):
@@ -141,33 +142,57 @@ class ApiKey:
     revoked_at: datetime | None
     last_used_at: datetime | None
     created_at: datetime
+    partner_id: PartnerKey | None = None
+    """Of a partner key alone; a key of one of its tenants has none."""
+    partner_public_id: str | None = None
+    created_by_key: str | None = None
+    """The public id of the key that made it."""
+    created_by_person: str | None = None
+    """The public id of the person behind it, inherited by keys that it makes (W36)."""
+    created_by_role: MemberRole | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """How far a principal reaches, as a mandatory argument of SQL: what is out of scope is missing (SEC-1, A4.2).
 
-    Platform: both None. Tenant: the tenant. Identity: both. Statements branch on `level` first, so that None never
-    matches a row.
+    Platform: none of the keys. Partner: the partner. Tenant: the tenant. Identity: tenant and identity. Statements
+    branch on `level` first, so that None never matches a row.
     """
 
     level: Level
     tenant_id: int | None = None
     identity_id: int | None = None
+    partner_id: int | None = None
 
     def __post_init__(self) -> None:
-        shape = (self.tenant_id is not None, self.identity_id is not None)
-        if shape != _SHAPES.get(self.level):
+        shape = (self.partner_id is not None, self.tenant_id is not None, self.identity_id is not None)
+        if shape != KEYS_OF_LEVEL[self.level]:
             raise ValueError("a scope has exactly the keys of its level")
 
+    @property
+    def values(self) -> tuple[Level, int | None, int | None]:
+        """The first three values of a statement in scope: level, key of the partner or else of the tenant, identity."""
+        return self.level, self.partner_id if self.level is Level.PARTNER else self.tenant_id, self.identity_id
 
-_SHAPES = {Level.PLATFORM: (False, False), Level.TENANT: (True, False), Level.IDENTITY: (True, True)}
+
+KEYS_OF_LEVEL = {
+    Level.PLATFORM: (False, False, False),
+    Level.PARTNER: (True, False, False),
+    Level.TENANT: (False, True, False),
+    Level.IDENTITY: (False, True, True),
+}
+"""Which of partner, tenant and identity a level names."""
 
 PLATFORM_SCOPE = Scope(Level.PLATFORM)
 
 
 def tenant_scope(tenant_id: int) -> Scope:
     return Scope(Level.TENANT, tenant_id)
+
+
+def partner_scope(partner_id: int) -> Scope:
+    return Scope(Level.PARTNER, partner_id=partner_id)
 
 
 def identity_scope(tenant_id: int, identity_id: int) -> Scope:
@@ -313,10 +338,15 @@ class Principal:
     """None where it is asked again at each request."""
     session: PersonSession | None = field(default=None, compare=False)
     """The session that a person calls with."""
+    partner_id: int | None = None
+    """Of a partner key alone."""
+    partner_public_id: str | None = None
+    behind: MemberRole | None = None
+    """The role of the person behind a key, who may have made the key that made it (A3.7)."""
 
     @property
     def scope(self) -> Scope:
-        return Scope(self.level, self.tenant_id, self.identity_id)
+        return Scope(self.level, self.tenant_id, self.identity_id, self.partner_id)
 
     @property
     def rate_subject(self) -> str:
@@ -328,7 +358,10 @@ class Principal:
         return self.permissions.issuperset(permissions)
 
     def reaches_tenant(self, tenant_id: int) -> bool:
-        """Whether things of the tenant as a whole are in reach; False looks like "missing" to the caller."""
+        """Whether things of the tenant as a whole are in reach; False looks like "missing" to the caller.
+
+        Which tenants are a partner's only the database knows: `service.reach.reaches_tenant` asks it.
+        """
         return self.level is Level.PLATFORM or (self.level is Level.TENANT and self.tenant_id == tenant_id)
 
     def reaches_identity(self, tenant_id: int, identity_id: int) -> bool:

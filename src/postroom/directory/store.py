@@ -12,6 +12,7 @@ from typing import Any, Final
 import asyncpg
 
 from postroom.accounts.models import Scope
+from postroom.accounts.store.reach import of_partner
 from postroom.accounts.text import is_storable
 from postroom.base.ids import is_id
 from postroom.db import Connection
@@ -37,10 +38,11 @@ a.retire_at, a.retired_at, a.created_at
 _REACH: Final = """
 i.kind <> 'relay' AND CASE $1::text
   WHEN 'platform' THEN $2::bigint IS NULL AND $3::bigint IS NULL
+  WHEN 'partner' THEN NOT i.is_system AND {of_partner}
   WHEN 'tenant' THEN i.tenant_id = $2::bigint AND NOT i.is_system
   WHEN 'identity' THEN i.tenant_id = $2::bigint AND i.id = $3::bigint AND NOT i.is_system
   ELSE false END
-"""
+""".replace("{of_partner}", of_partner("i.tenant_id", "$2::bigint"))
 _SELECT: Final = """
 SELECT i.*, t.public_id AS tenant_public_id FROM identities i JOIN tenants t ON t.id = i.tenant_id
 """
@@ -380,7 +382,7 @@ async def _with_addresses(conn: Connection, rows: Sequence[asyncpg.Record]) -> l
 
 
 def _values(scope: Scope) -> tuple[str, int | None, int | None]:
-    return scope.level, scope.tenant_id, scope.identity_id
+    return scope.values
 
 
 def _domain(row: asyncpg.Record | None) -> DomainRow | None:

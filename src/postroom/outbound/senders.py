@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from postroom.accounts.models import Mode, Principal, PrincipalKind, TenantStatus
 from postroom.accounts.permissions import Permission
+from postroom.accounts.store.reach import partner_status
 from postroom.db.pool import Connection
 from postroom.directory.models import AddressStatus, IdentityKind, IdentityStatus
 from postroom.mailbox.models import Direction, MailboxRef
@@ -40,8 +41,9 @@ WHERE a.tenant_id = $1 AND a.address = ANY ($2::text[]) AND a.status IN ('pendin
       SELECT FROM api_keys k
       WHERE k.tenant_id = a.tenant_id AND k.identity_id = i.id AND k.id = $4 AND k.revoked_at IS NULL
         AND (k.expires_at IS NULL OR k.expires_at > $5) AND $6::text = ANY (k.permissions))
+      AND coalesce({partner_status}, 'active') = 'active'
     ELSE false END
-"""
+""".replace("{partner_status}", partner_status("a.tenant_id", "NULL::bigint"))
 
 _USED: Final = """
 SELECT count(*) FILTER (

@@ -17,6 +17,7 @@ from postroom.accounts.models import PersonSession, Principal, PrincipalKind, Te
 from postroom.accounts.permissions import Level
 from postroom.accounts.rates import Bucket as RateBucket
 from postroom.accounts.service.keys import bearer
+from postroom.accounts.service.reach import reaches_tenant
 from postroom.accounts.tokens import is_session
 from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
@@ -42,6 +43,7 @@ _PATH_IDS: Final = {
     "session_id": ("ses_", "session_not_found"),
     "device_id": ("dev_", "device_not_found"),
     "app_password_id": ("apw_", "app_password_not_found"),
+    "key_id": ("key_", "key_not_found"),
 }
 
 
@@ -70,7 +72,7 @@ class Guard:
         _check_key(rule, request)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
-            await incoming.load(self._services.max_body)
+            await incoming.load(self._services.max_body, optional=rule.body_optional)
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 
@@ -163,7 +165,11 @@ class Guard:
         """A tenant within the principal's reach. Raises `tenant_not_found`."""
         if not is_id("ten_", public_id):
             raise PostroomError("tenant_not_found")
+        if not await reaches_tenant(self._services.database, principal, public_id):
+            raise PostroomError("tenant_not_found")
         tenant = await self._services.tenants.get(public_id)
+        if principal.level is Level.PARTNER:
+            return tenant  # live, and for tenants of both modes
         if not principal.reaches_tenant(tenant.id) or not _same_mode(principal, tenant):
             raise PostroomError("tenant_not_found")
         return tenant

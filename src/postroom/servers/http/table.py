@@ -92,6 +92,8 @@ class Rule:
     idempotency: Idempotency
     body: bool = False
     """Whether the request has a JSON body."""
+    body_optional: bool = False
+    """Whether the body may be left out."""
     even_gone: bool = False
     """Whether the route also serves an identity that is being deleted or is deleted."""
     conditional: frozenset[Permission] = frozenset()
