@@ -15,10 +15,14 @@ from functools import partial
 from typing import Final
 
 from postroom.accounts.passwords import Passwords
+from postroom.accounts.policy_rules import Stance, stance_of
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
+from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.service.sessions import Sessions
 from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.tenants import Tenants
@@ -29,6 +33,7 @@ from postroom.base import log as base_log
 from postroom.base.clock import Clock, SystemClock
 from postroom.base.ids import IdGenerator
 from postroom.base.secrets import Secrets
+from postroom.base.settings import SettingsError
 from postroom.base.settings_tree import Settings
 from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
@@ -38,6 +43,7 @@ from postroom.directory.service.aliases import Aliases
 from postroom.directory.service.identities import Identities
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.tenants import TenantAnnouncer
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
 from postroom.net.dns_types import Resolver
@@ -69,6 +75,8 @@ class Core:
     live: LiveHub
     passwords: Passwords
     tenants: Tenants
+    policies: Policies
+    partners: Partners
     people: People
     two_step: TwoStep
     app_passwords: AppPasswords
@@ -157,6 +165,16 @@ async def open_core(
         pepper = secrets.key_pepper
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
+        stance = _stance(settings)
+        tenants = Tenants(
+            database,
+            ids,
+            clock,
+            stance,
+            announce=TenantAnnouncer(ids),
+            changed=directory_changed,
+            policy_changed=partial(notifier.hint, POLICY_CHANNEL),
+        )
         yield Core(
             settings=settings,
             secrets=secrets,
@@ -167,7 +185,9 @@ async def open_core(
             notifier=notifier,
             live=live,
             passwords=passwords,
-            tenants=Tenants(database, ids, clock),
+            tenants=tenants,
+            policies=Policies(database, clock, stance),
+            partners=Partners(database, ids, clock, signed_out),
             people=People(database, ids, clock, passwords, signed_out),
             two_step=TwoStep(
                 *(database, ids, clock, secrets.master_key, pepper),
@@ -192,6 +212,14 @@ async def open_core(
             resolver=resolver,
             directory_changed=directory_changed,
         )
+
+
+def _stance(settings: Settings) -> Stance:
+    tenants = settings.tenants
+    try:
+        return stance_of(tenants.default_policy, keys_decide=tenants.quarantine_key_release)
+    except ValueError as error:
+        raise SettingsError([str(error)]) from None
 
 
 def throttle_policy(settings: Settings) -> ThrottlePolicy:

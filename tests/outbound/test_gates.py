@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from postroom.accounts.service.tenants import Tenants
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
@@ -40,7 +41,7 @@ async def domain(room: MailRoom, assignments: str) -> None:
 
 
 async def policy(room: MailRoom, **members: Any) -> None:
-    await SendingControls(room.db, room.clock).change_policy(room.box.ref.tenant_id, members)
+    await Tenants(room.db, room.ids, room.clock).change_policy(room.box.ref.tenant_id, members)
 
 
 async def attempt(room: MailRoom, message: str, *, marketing_direct: bool = False) -> tuple[str, str | None, int]:

@@ -10,6 +10,7 @@ import httpx
 
 from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.accounts.service.partners import Partners
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -19,6 +20,7 @@ from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.tenants import TenantAnnouncer
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import ThreadTokens
@@ -216,7 +218,8 @@ def services_of(
         verifier=KeyVerifier(db, clock, PEPPER),
         keys=Keys(db, ids, clock, PEPPER),
         rates=RateLimiter(clock),
-        tenants=Tenants(db, ids, clock),
+        tenants=Tenants(db, ids, clock, announce=TenantAnnouncer(ids)),
+        partners=Partners(db, ids, clock),
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
         mailboxes=mailboxes,
         live=hub,

@@ -31,6 +31,8 @@ class Bucket(Enum):
     API = ("key", 600)
     SESSION = ("session", 600)
     TENANT = ("tenant", 1800)
+    PARTNER_CREATE = ("partner_create", 10)
+    """Tenants that the keys of a partner make (J18)."""
     SEARCH = ("search", 120)
     SEND = ("send", 120)
     """Of one identity, whoever asks."""

@@ -18,10 +18,12 @@ from postroom.servers.http.rest import (
     links,
     messages,
     meta,
+    partners,
     people,
     queue,
     sending,
     signing_keys,
+    tenants,
     threads,
     wait,
 )
@@ -30,6 +32,8 @@ from postroom.servers.http.table import RouteTable
 
 _MODULES: Final = (
     meta,
+    tenants,
+    partners,
     identities,
     aliases,
     messages,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
 from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
@@ -89,6 +90,8 @@ class HttpServices:
     """Without it people have no sessions, and their accounts no routes."""
     people: People | None = None
     """Without it there are no routes of a tenant's people."""
+    partners: Partners | None = None
+    """Without it there are no routes of partners."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""
