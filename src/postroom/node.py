@@ -345,6 +345,7 @@ class Node:
             keys=core.keys,
             rates=self.rates,
             tenants=core.tenants,
+            policies=core.policies,
             identities=core.identities,
             mailboxes=core.mailboxes,
             live=core.live,

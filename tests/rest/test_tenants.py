@@ -462,3 +462,26 @@ async def test_a_long_answer_is_read_again(office: Office) -> None:
     again = await office.call("POST", "/v1/tenants", office.world.platform, body, once="long")
     assert again.json() == made.json()
     assert len(again.content) > 64 * 1024
+
+
+@pytest.mark.covers("edge:J17", "FR-OUT-3")
+async def test_an_identity_has_no_more_than_its_tenant(office: Office) -> None:
+    """The tenant's own cap as it holds by now, not the default; the platform may go beyond it."""
+    world = office.world
+    await world.tenants.change_policy(world.tenant.id, {"identity_daily_send_cap": 40})
+    path = f"/v1/identities/{world.box.public_id}"
+    for key, cap, status in (
+        (world.key, 41, 403),
+        (world.key, 40, 200),
+        (world.platform, 41, 200),
+    ):
+        done = await office.call("PATCH", path, key, {"send_policy": {"daily_cap": cap}})
+        assert done.status_code == status
+        if status == 403:
+            assert refused(done) == (403, "scope_denied", {"field": "send_policy.daily_cap"})
+    body = {"username": "new", "display_name": "New", "send_policy": {"daily_cap": 41}}
+    made = await office.call("POST", f"/v1/tenants/{world.tenant.public_id}/identities", world.key, body)
+    assert refused(made)[:2] == (403, "scope_denied")
+    await world.tenants.change_policy(world.tenant.id, {"identity_daily_send_cap": None})
+    made = await office.call("POST", f"/v1/tenants/{world.tenant.public_id}/identities", world.key, body)
+    assert made.status_code == 201

@@ -10,7 +10,9 @@ import httpx
 
 from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.accounts.policy_rules import Stance
 from postroom.accounts.service.partners import Partners
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -210,6 +212,7 @@ def services_of(
         )
 
     parser = Parser()
+    policies = Policies(db, clock, Stance())
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -218,7 +221,8 @@ def services_of(
         verifier=KeyVerifier(db, clock, PEPPER),
         keys=Keys(db, ids, clock, PEPPER),
         rates=RateLimiter(clock),
-        tenants=Tenants(db, ids, clock, announce=TenantAnnouncer(ids)),
+        tenants=Tenants(db, ids, clock, announce=TenantAnnouncer(ids), policy_changed=policies.forget),
+        policies=policies,
         partners=Partners(db, ids, clock),
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
         mailboxes=mailboxes,

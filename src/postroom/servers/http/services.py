@@ -12,6 +12,7 @@ from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import Clock
@@ -65,6 +66,7 @@ class HttpServices:
     keys: Keys
     rates: RateLimiter
     tenants: Tenants
+    policies: Policies
     identities: Identities
     mailboxes: Mailboxes
     live: LiveHub
