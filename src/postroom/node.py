@@ -15,6 +15,7 @@ from postroom import __version__
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
 from postroom.accounts.service.sign_in import SignIn
 from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.standing import Standing
@@ -347,6 +348,7 @@ class Node:
             keys=core.keys,
             rates=self.rates,
             tenants=core.tenants,
+            policies=core.policies,
             identities=core.identities,
             mailboxes=core.mailboxes,
             live=core.live,
@@ -363,6 +365,7 @@ class Node:
             signing_keys=core.signing_keys,
             account=account_of(core, self.sign_in.throttle),
             people=core.people,
+            partners=core.partners,
         )
         return HttpListener(
             create_http(services),
@@ -389,6 +392,8 @@ class Node:
         listener.add(DIRECTORY_CHANNEL, lambda key, _: self.directory.invalidate(key))
         listener.add(OUTBOUND_CHANNEL, lambda *_: self.mail_out.hinted())
         listener.add(ACCOUNTS_CHANNEL, lambda *_: self.standing.wake())
+        listener.add(POLICY_CHANNEL, lambda key, _: self.core.policies.forget(key))
+        listener.on_gap(self.core.policies.forget)
         listener.on_gap(self.standing.wake)
         listener.on_gap(self.core.live.wake_all)
         listener.on_gap(self.mail_out.hinted)

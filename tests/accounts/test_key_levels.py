@@ -21,7 +21,6 @@ from postroom.accounts.keys import KeyRequest
 from postroom.accounts.models import Scope, partner_scope
 from postroom.accounts.permissions import MAY_HOLD, MAY_MINT, OWNER_ONLY, ROOM_OF_ROLE, including_implied
 from postroom.accounts.rates import Bucket, RateLimiter
-from postroom.accounts.service.reach import reaches_tenant
 from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
 from tests.rest.contract import CONTRACT
@@ -484,11 +483,9 @@ async def test_a_partner_reaches_its_tenants_and_what_is_in_them(ladder: Ladder)
     partner = await ladder.who("partner")
     for name in ("one", "two", "theirs", "free"):
         mine = name in ("one", "two")
-        assert await reaches_tenant(house.db, partner, ladder.names[name]) is mine
+        assert (await house.tenants.get(ladder.names[name])).is_reached_by(partner) is mine
         box = house.identities.get(partner.scope, ladder.names[f"{name}.bot"])
         assert await code(box) == (None if mine else "identity_not_found")
-    for nothing in ("", "ten_x", house.ids.new("ten_")):
-        assert not await reaches_tenant(house.db, partner, nothing)
     nobody = partner_scope(2**40)
     assert await code(house.identities.get(nobody, ladder.names["free.bot"])) == "identity_not_found"
     for wrong in (Level.PARTNER, Level.TENANT):

@@ -153,6 +153,10 @@ def _same_property(document: dict[str, Any], found: dict[str, Any], entry: dict[
         return
     nullable = {"type": "null"} in options
     assert nullable is bool(entry.get("nullable")), where
+    kinds = {option["type"] for option in entry.get("one_of", ()) if "type" in option}
+    if len(kinds) > 1:
+        assert {option["type"] for option in options if option != {"type": "null"}} == kinds, where
+        return
     (schema,) = [resolve(document, option) for option in options if option != {"type": "null"}]
     if "one_of" in entry:
         assert schema["type"] == "string", where

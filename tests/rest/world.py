@@ -10,6 +10,9 @@ import httpx
 
 from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.accounts.policy_rules import Stance
+from postroom.accounts.service.partners import Partners
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -19,6 +22,7 @@ from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.tenants import TenantAnnouncer
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import ThreadTokens
@@ -208,6 +212,7 @@ def services_of(
         )
 
     parser = Parser()
+    policies = Policies(db, clock, Stance())
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -216,7 +221,9 @@ def services_of(
         verifier=KeyVerifier(db, clock, PEPPER),
         keys=Keys(db, ids, clock, PEPPER),
         rates=RateLimiter(clock),
-        tenants=Tenants(db, ids, clock),
+        tenants=Tenants(db, ids, clock, announce=TenantAnnouncer(ids), policy_changed=policies.forget),
+        policies=policies,
+        partners=Partners(db, ids, clock),
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
         mailboxes=mailboxes,
         live=hub,

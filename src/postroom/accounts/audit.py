@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from postroom.accounts.models import Principal, PrincipalKind
 from postroom.base.ids import IdGenerator
@@ -49,7 +49,7 @@ class Entry:
     target_type: str
     target_id: str
     tenant_id: int | None = None
-    details: Mapping[str, str | int | bool | list[str] | None] | None = None
+    details: Mapping[str, Any] | None = None
 
 
 async def record(conn: Connection, ids: IdGenerator, now: datetime, by: Actor, entry: Entry) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
 
 from postroom.accounts.permissions import GrantRole, Level, Permission
+from postroom.accounts.policy import StoredPolicy
 
 TenantKey = NewType("TenantKey", int)
 """Database key of a tenant; never leaves the program."""
@@ -33,6 +35,14 @@ class TenantStatus(StrEnum):
     def is_gone(self) -> bool:
         """Whether nobody may use anything of the tenant any more (A3.2 step 7)."""
         return self in (TenantStatus.ERASING, TenantStatus.ERASED)
+
+
+class BillingMode(StrEnum):
+    """How a tenant is to be billed, once somebody bills."""
+
+    METERED = "metered"
+    EXEMPT = "exempt"
+    DISABLED = "disabled"
 
 
 class MemberRole(StrEnum):
@@ -64,11 +74,28 @@ class Tenant:
     sending_paused_at: datetime | None = None
     """Since when nothing is sent for it (G12)."""
     sending_pause_reason: str | None = None
+    updated_at: datetime | None = None
+    partner_id: PartnerKey | None = None
+    """The partner whose key made it; for good."""
+    partner_public_id: str | None = None
+    policy: StoredPolicy = field(default_factory=StoredPolicy)
+    policy_version: int = 0
+    """How often the policy was written."""
+
+    def is_reached_by(self, principal: Principal) -> bool:
+        """Whether the tenant as a whole is in reach (A3.3); False looks like "missing" to the caller. The level first:
+        a tenant without a partner is nobody's who has none.
+        """
+        if principal.level is Level.PARTNER:
+            return self.partner_id is not None and self.partner_id == principal.partner_id
+        return principal.reaches_tenant(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class NewTenant:
-    """A tenant to be made. `address_suffix` None means `.` + slug; the default tenant has none."""
+    """A tenant to be made. `address_suffix` None means `.` + slug; the default tenant has none. `policy` is a document
+    of what differs from the default; `billing_mode` None is what its partner, or the deployment, gives.
+    """
 
     slug: str
     name: str
@@ -76,6 +103,20 @@ class NewTenant:
     address_suffix: str | None = None
     is_default: bool = False
     timezone: str = "UTC"
+    policy: Mapping[str, Any] | None = None
+    billing_mode: BillingMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChanges:
+    """What is to be changed of a tenant; None is left as it is. `policy` is a document, as a patch."""
+
+    name: str | None = None
+    timezone: str | None = None
+    policy: Mapping[str, Any] | None = None
+    status: TenantStatus | None = None
+    """Active or suspended."""
+    resume_sending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +401,7 @@ class Principal:
     def reaches_tenant(self, tenant_id: int) -> bool:
         """Whether things of the tenant as a whole are in reach; False looks like "missing" to the caller.
 
-        Which tenants are a partner's only the database knows: `service.reach.reaches_tenant` asks it.
+        Which tenants are a partner's the tenant knows: `Tenant.is_reached_by`.
         """
         return self.level is Level.PLATFORM or (self.level is Level.TENANT and self.tenant_id == tenant_id)
 

@@ -33,6 +33,8 @@ class Bucket(Enum):
     TENANT = ("tenant", 1800)
     PARTNER = ("partner", 1800)
     """All keys of a partner together (J22)."""
+    PARTNER_CREATE = ("partner_create", 10)
+    """Tenants that the keys of a partner make (J18)."""
     SEARCH = ("search", 120)
     SEND = ("send", 120)
     """Of one identity, whoever asks."""

@@ -29,6 +29,7 @@ COMMANDS: Final = {
         "migrate": "migrate",
         "doctor": "doctor",
         "tenant": "tenant",
+        "partner": "partner",
         "person": "person",
         "identity": "identity",
         "alias": "alias",

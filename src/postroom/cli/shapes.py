@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from postroom.accounts.models import ApiKey, AppPassword, Person, PersonSession, Tenant
+from postroom.accounts.partners import Partner
 from postroom.accounts.permissions import Permission
+from postroom.accounts.policy_rules import Access
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.models import Alias, Identity
@@ -34,11 +36,36 @@ def tenant(one: Tenant) -> Document:
         "name": one.name,
         "mode": one.mode.value,
         "status": one.status.value,
+        "suspended_by": one.suspended_by,
+        "partner_id": one.partner_public_id,
         "address_suffix": one.address_suffix,
         "timezone": one.timezone,
         "sending_paused_at": moment(one.sending_paused_at),
         "sending_pause_reason": one.sending_pause_reason,
         "created_at": moment(one.created_at),
+    }
+
+
+def partner(one: Partner) -> Document:
+    return {
+        "id": one.public_id,
+        "name": one.name,
+        "status": one.status.value,
+        "default_billing_mode": one.default_billing_mode.value,
+        "max_tenants": one.max_tenants,
+        "ramp_exempt": one.ramp_exempt,
+        "created_at": moment(one.created_at),
+    }
+
+
+def access(one: Access) -> Document:
+    """What the writers of a tenant may do with a member of its policy."""
+    return {
+        "field": one.path,
+        "class": one.kind.value,
+        "writable": one.writable,
+        "ceiling": one.ceiling,
+        "ceiling_source": None if one.source is None else one.source.value,
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from postroom.accounts.models import Mode, TenantStatus
+from postroom.accounts.policy import StoredPolicy
 from postroom.base.errors import PostroomError
 from postroom.blobs import BlobMissing, BlobStore
 from postroom.db.pool import Database
@@ -35,7 +36,9 @@ Suppressions = Callable[[int, Sequence[str]], Awaitable[Mapping[str, str]]]
 """Of a tenant's addresses, those that nothing is sent to, with the reason (`hard_bounce`, `complaint`, …)."""
 
 _TENANT: Final = """
-SELECT status, mode, sending_paused_at IS NOT NULL AS is_paused, sending_pause_reason, policy_json FROM tenants
+SELECT status, mode, sending_paused_at IS NOT NULL AS is_paused, sending_pause_reason, policy_json,
+  policy_ceilings_json, partner_ceilings_json
+FROM tenants
 WHERE id = $1
 """
 _DOMAINS: Final = """
@@ -116,8 +119,8 @@ class Facts:
     pause: str | None = None
     """Why the tenant sends nothing (G12)."""
     paused_domains: frozenset[int] = frozenset()
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    """What the tenant has set (`accounts.policy`)."""
+    policy: StoredPolicy = field(default_factory=StoredPolicy)
+    """What the tenant has set, and what is set above it."""
 
 
 class FactReader:
@@ -164,7 +167,7 @@ class FactReader:
             suppressed=suppressed,
             pause=tenant["sending_pause_reason"] if tenant["is_paused"] else None,
             paused_domains=frozenset(row["id"] for row in domains if row["is_paused"]),
-            policy=tenant["policy_json"],
+            policy=StoredPolicy.of(tenant),
         )
 
     async def thread(self, identity: Identity, thread_id: str, kind: SendKind) -> ThreadFacts | None:

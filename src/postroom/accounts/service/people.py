@@ -105,6 +105,29 @@ class People:
         await record(conn, self._ids, now, by, entry)
         return made
 
+    async def put_owner(
+        self, conn: Connection, ready: Prepared, tenant_id: int, *, by: Actor = HOST, may_draw_in: bool = True
+    ) -> None:
+        """Inside the caller's transaction: a new tenant gets its owner, whom their contact address tells apart.
+
+        Somebody who is there already becomes the owner only when `may_draw_in`: others are not made part of a tenant
+        that they have not heard of, and nobody is told that they are there.
+        """
+        contact = ready.contact_email
+        known = None if contact is None else await store.by_contact(conn, contact)
+        if known is None:
+            try:
+                async with conn.transaction():
+                    await self.add(conn, ready, by=by, place=Place(tenant_id, MemberRole.OWNER))
+                    return
+            except PostroomError as error:
+                # Somebody made the person meanwhile.
+                if error.code != "address_taken" or contact is None:
+                    raise
+            known = _found(await store.by_contact(conn, contact))
+        if may_draw_in:
+            await store.put_member(conn, tenant_id, known.id, MemberRole.OWNER, self._clock.now())
+
     async def get(self, public_id: str, *, tenant_id: int | None = None) -> Person:
         """Raises `person_not_found`."""
         async with self._db.acquire() as conn:

@@ -289,6 +289,11 @@ async def mark_used(conn: Connection, used: Sequence[tuple[int, datetime]]) -> N
     await conn.execute(_USED, [key_id for key_id, _ in used], [at for _, at in used])
 
 
+async def delete_of_partner(conn: Connection, partner_id: int) -> None:
+    """The partner's own keys, which nobody can use or list any more (J12)."""
+    await conn.execute("DELETE FROM api_keys WHERE level = 'partner' AND partner_id = $1", partner_id)
+
+
 def _key(row: asyncpg.Record) -> ApiKey:
     tenant_id = row["tenant_id"]
     return ApiKey(

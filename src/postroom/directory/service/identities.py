@@ -10,7 +10,7 @@ from typing import Final
 
 import asyncpg
 
-from postroom.accounts.models import PLATFORM_SCOPE, Scope, Tenant
+from postroom.accounts.models import PLATFORM_SCOPE, Scope, Tenant, TenantStatus
 from postroom.accounts.permissions import Level
 from postroom.accounts.service import tenants as tenant_service
 from postroom.accounts.store import tenants as tenant_store
@@ -265,8 +265,7 @@ class Identities:
         async with self._db.transaction() as conn:
             tenant, changed = await tenant_service.suspend(conn, tenant_id, by, now)
             if changed:
-                for identity in await store.pause_tenant(conn, tenant_id, now):
-                    await self._announce(conn, Announcement(Fact.IDENTITY_PAUSED, identity, now))
+                await self.follow_tenant(conn, tenant, now)
         self._changed(tenant.public_id)
         return tenant
 
@@ -276,10 +275,20 @@ class Identities:
         async with self._db.transaction() as conn:
             tenant, changed = await tenant_service.resume(conn, tenant_id, by, now)
             if changed:
-                for identity in await store.resume_tenant(conn, tenant_id, now):
-                    await self._announce(conn, Announcement(Fact.IDENTITY_RESUMED, identity, now))
+                await self.follow_tenant(conn, tenant, now)
         self._changed(tenant.public_id)
         return tenant
+
+    async def follow_tenant(self, conn: Connection, tenant: Tenant, now: datetime) -> None:
+        """In the transaction that suspended or resumed the tenant: its identities are paused, or those resumed that
+        the suspension paused.
+        """
+        if tenant.status is TenantStatus.SUSPENDED:
+            for identity in await store.pause_tenant(conn, tenant.id, now):
+                await self._announce(conn, Announcement(Fact.IDENTITY_PAUSED, identity, now))
+        else:
+            for identity in await store.resume_tenant(conn, tenant.id, now):
+                await self._announce(conn, Announcement(Fact.IDENTITY_RESUMED, identity, now))
 
     async def _known(
         self, conn: Connection, tenant_id: int, client_id: str | None, fingerprint: str | None

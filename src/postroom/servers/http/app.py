@@ -21,10 +21,12 @@ from postroom.servers.http.rest import (
     links,
     messages,
     meta,
+    partners,
     people,
     queue,
     sending,
     signing_keys,
+    tenants,
     threads,
     wait,
 )
@@ -33,6 +35,8 @@ from postroom.servers.http.table import RouteTable
 
 _MODULES: Final = (
     meta,
+    tenants,
+    partners,
     identities,
     aliases,
     messages,

@@ -17,7 +17,6 @@ from postroom.accounts.models import PersonSession, Principal, PrincipalKind, Te
 from postroom.accounts.permissions import Level
 from postroom.accounts.rates import Bucket as RateBucket
 from postroom.accounts.service.keys import bearer
-from postroom.accounts.service.reach import reaches_tenant
 from postroom.accounts.tokens import is_session
 from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
@@ -39,6 +38,7 @@ _PATH_IDS: Final = {
     "attachment_id": ("att_", "attachment_not_found"),
     "folder_id": ("fld_", "folder_not_found"),
     "alias_id": ("als_", "address_not_found"),
+    "partner_id": ("ptn_", "partner_not_found"),
     "person_id": ("usr_", "person_not_found"),
     "session_id": ("ses_", "session_not_found"),
     "device_id": ("dev_", "device_not_found"),
@@ -64,7 +64,8 @@ class Guard:
         principal = await self._authenticate(rule, request)
         exchange.principal = principal
         exchange.rate_limit = _own_bucket(principal).limit
-        calls.require(principal, rule.permissions)
+        if not _is_implicit(rule, principal, request.path_params):
+            calls.require(principal, rule.permissions)
         _check_level(rule, principal, request.path_params)
         tenant, identity = await self._owner(rule, principal, request.path_params)
         self._count(rule, principal, request, identity)
@@ -165,12 +166,8 @@ class Guard:
         """A tenant within the principal's reach. Raises `tenant_not_found`."""
         if not is_id("ten_", public_id):
             raise PostroomError("tenant_not_found")
-        if not await reaches_tenant(self._services.database, principal, public_id):
-            raise PostroomError("tenant_not_found")
         tenant = await self._services.tenants.get(public_id)
-        if principal.level is Level.PARTNER:
-            return tenant  # live, and for tenants of both modes
-        if not principal.reaches_tenant(tenant.id) or not _same_mode(principal, tenant):
+        if not tenant.is_reached_by(principal) or not _same_mode(principal, tenant):
             raise PostroomError("tenant_not_found")
         return tenant
 
@@ -189,6 +186,9 @@ class Guard:
             # Counted before the key is looked up, so that repetitions count too (outbound §2.2).
             sends = rates.hit(RateBucket.SEND, identity.public_id)
             decision = decision if sends.allowed else sends
+        if decision.allowed and rule.bucket is Bucket.PARTNER and principal.partner_public_id is not None:
+            made = rates.hit(RateBucket.PARTNER_CREATE, principal.partner_public_id)
+            decision = decision if made.allowed else made
         exchange_of(request.scope).rate_limit = decision.limit
         if not decision.allowed:
             details = {"bucket": decision.bucket.label, "retry_after": decision.reset_after}
@@ -220,8 +220,17 @@ def _own_bucket(principal: Principal) -> RateBucket:
 
 
 def _same_mode(principal: Principal, tenant: Tenant) -> bool:
-    """A live key does not act on a test tenant, nor the reverse (L4); platform keys act on both."""
-    return principal.level is Level.PLATFORM or principal.mode is None or principal.mode is tenant.mode
+    """A live key does not act on a test tenant, nor the reverse (L4); platform and partner keys act on both."""
+    return principal.level in (Level.PLATFORM, Level.PARTNER) or principal.mode is None or principal.mode is tenant.mode
+
+
+def _is_implicit(rule: Rule, principal: Principal, path: dict[str, str]) -> bool:
+    """Whether the key needs no permission, as the tenant in the path is its own."""
+    return (
+        principal.kind is PrincipalKind.KEY
+        and principal.level in rule.implicit_for
+        and path.get("tenant_id") == principal.tenant_public_id
+    )
 
 
 def _check_level(rule: Rule, principal: Principal, path: dict[str, str]) -> None:

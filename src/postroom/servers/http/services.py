@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import Clock
@@ -64,6 +66,7 @@ class HttpServices:
     keys: Keys
     rates: RateLimiter
     tenants: Tenants
+    policies: Policies
     identities: Identities
     mailboxes: Mailboxes
     live: LiveHub
@@ -89,6 +92,8 @@ class HttpServices:
     """Without it people have no sessions, and their accounts no routes."""
     people: People | None = None
     """Without it there are no routes of a tenant's people."""
+    partners: Partners | None = None
+    """Without it there are no routes of partners."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

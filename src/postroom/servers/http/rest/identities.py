@@ -31,9 +31,6 @@ from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
 from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
 
-DEFAULT_DAILY_CAP: Final = 500
-"""`identity_daily_send_cap` of a tenant that nobody gave another (FR-OUT-3)."""
-
 _TENANT_PAGE: Final = 100
 
 
@@ -160,7 +157,7 @@ class _Routes:
     async def _create(self, principal: Principal, tenant: Tenant, body: IdentityCreateRequest) -> tuple[int, Json]:
         if tenant.status is TenantStatus.SUSPENDED:
             raise PostroomError("tenant_suspended")
-        _check_cap(principal, body.send_policy)
+        await self._check_cap(principal, tenant.id, body.send_policy)
         identity, made = await self._services.identities.create(tenant.id, await _new_identity(body))
         return (201 if made else 200), identity_object(identity)
 
@@ -207,11 +204,19 @@ class _Routes:
         return JsonAnswer(identity_object(call.the_identity))
 
     async def update(self, identity_id: fields.IdentityId, body: IdentityUpdateRequest, call: CurrentCall) -> Response:
-        _check_cap(call.principal, body.send_policy)
+        await self._check_cap(call.principal, call.the_identity.tenant_id, body.send_policy)
         changed = await self._services.identities.update(
             call.principal.scope, call.the_identity.public_id, await _changes(body)
         )
         return JsonAnswer(identity_object(changed))
+
+    async def _check_cap(self, principal: Principal, tenant_id: int, asked: SendPolicyBody | None) -> None:
+        """Beyond the tenant's own cap only the platform goes (A3.8)."""
+        cap = None if asked is None else asked.daily_cap
+        if cap is None or principal.level is Level.PLATFORM:
+            return
+        if cap > (await self._services.policies.of(tenant_id)).identity_daily_send_cap:
+            raise PostroomError("scope_denied", details={"field": "send_policy.daily_cap"})
 
     async def _tenant_in_reach(self, principal: Principal, public_id: str) -> int:
         """The key of a tenant named in the query. An identity key may name its own, and still sees itself only."""
@@ -410,12 +415,6 @@ def _idempotent(call: Call, tenant: Tenant, key: str, body: Any) -> idempotency.
         fingerprint=idempotency.fingerprint(method, path, body),
         tenant_id=tenant.id,
     )
-
-
-def _check_cap(principal: Principal, policy: SendPolicyBody | None) -> None:
-    cap = None if policy is None else policy.daily_cap
-    if cap is not None and cap > DEFAULT_DAILY_CAP and principal.level is not Level.PLATFORM:
-        raise PostroomError("scope_denied", details={"field": "send_policy.daily_cap"})
 
 
 async def _new_identity(body: IdentityCreateRequest) -> NewIdentity:
