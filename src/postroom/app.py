@@ -34,12 +34,16 @@ from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
 from postroom.directory.models import Announce, IdentityKind, NewMailbox
 from postroom.directory.relays import Relays
+from postroom.directory.service.addresses import Addresses
 from postroom.directory.service.aliases import Aliases
+from postroom.directory.service.deletion import Deletions
 from postroom.directory.service.identities import Identities
+from postroom.directory.service.lists import Lists
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
+from postroom.mailbox.writing import close_mailbox
 from postroom.net.dns_types import Resolver
 from postroom.net.dns_wire import Options, parse_server, system_servers
 from postroom.net.resolver import CachingResolver, ResolverLimits
@@ -77,7 +81,10 @@ class Core:
     signing_keys: SigningKeys
     verifier: KeyVerifier
     identities: Identities
+    deletions: Deletions
+    addresses: Addresses
     aliases: Aliases
+    lists: Lists
     relays: Relays
     mailboxes: Mailboxes
     announce: Announce
@@ -185,6 +192,9 @@ async def open_core(
             ),
             verifier=verifier,
             identities=identities,
+            deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, directory_changed),
+            addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
+            lists=Lists(database, ids, clock),
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
             relays=Relays(database, ids, clock, mailbox_rows),
             mailboxes=mailboxes,

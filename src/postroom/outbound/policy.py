@@ -7,9 +7,9 @@ was stored. A dry run takes exactly these.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from postroom.accounts.models import Mode, TenantStatus
 from postroom.base.errors import PostroomError
@@ -34,6 +34,8 @@ MAX_NAME: Final = 78
 MAX_LABELS: Final = 64
 MAX_METADATA: Final = 16
 MAX_METADATA_BYTES: Final = 512
+SEND_BLOCK: Final = "send_block"
+NOT_ON_ALLOWLIST: Final = "not_on_allowlist"
 UNKNOWN_RECIPIENT: Final = "unknown_recipient"
 HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
 """Kinds of received messages that may be answered automatically (D6)."""
@@ -423,14 +425,24 @@ def _transport(case: Case, decision: Decision) -> None:
 
 
 def _filters(case: Case, decision: Decision) -> None:
-    """Recipients that nothing is sent to: no error, each is told of (FR-OUT-4, G4, E2)."""
-    only_known = requires_known(case.facts.identity)
+    """Recipients that nothing is sent to: no error, each is told of (outbound §5.4; FR-OUT-4, G4, E2)."""
+    facts = case.facts
+    only_known, only_allowed = requires_known(facts.identity), allowlist_only(facts.policy)
     for one in decision.recipients:
-        reason = case.facts.suppressed.get(one.key)
+        reason = facts.suppressed.get(one.key)
         if reason is not None:
             one.suppressed = f"suppression ({reason})"
+        elif one.key in facts.listed.blocked:
+            one.suppressed = SEND_BLOCK
+        elif only_allowed and one.key not in facts.listed.allowed:
+            one.suppressed = NOT_ON_ALLOWLIST
         elif only_known and not _is_known(case, decision, one):
             one.suppressed = UNKNOWN_RECIPIENT
+
+
+def allowlist_only(policy: Mapping[str, Any]) -> bool:
+    """Whether the tenant writes to nobody but whom its list allows. `policy` is what it has set."""
+    return policy.get("send_allowlist_only") is True
 
 
 def requires_known(identity: Identity) -> bool:
@@ -440,8 +452,10 @@ def requires_known(identity: Identity) -> bool:
 
 
 def _is_known(case: Case, decision: Decision, one: Chosen) -> bool:
-    """Somebody the mailbox has written to, or who is being answered (outbound §5.5). That they wrote is not enough."""
-    if one.key in case.facts.written_to:
+    """Somebody the mailbox has written to, whom the tenant's list allows, or who is being answered (outbound §5.5).
+    That they wrote is not enough.
+    """
+    if one.key in case.facts.written_to or one.key in case.facts.listed.allowed:
         return True
     target = case.facts.target
     return (

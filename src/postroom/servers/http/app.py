@@ -11,11 +11,14 @@ from postroom.servers.http.gate import AsgiApp, Gate, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import (
     account,
+    addresses,
     aliases,
+    audit,
     auth,
     content,
     identities,
     links,
+    lists,
     messages,
     meta,
     people,
@@ -31,6 +34,9 @@ from postroom.servers.http.table import RouteTable
 _MODULES: Final = (
     meta,
     identities,
+    addresses,
+    lists,
+    audit,
     aliases,
     messages,
     sending,

@@ -36,6 +36,7 @@ _PATH_IDS: Final = {
     "message_id": ("msg_", "message_not_found"),
     "thread_id": ("thr_", "thread_not_found"),
     "attachment_id": ("att_", "attachment_not_found"),
+    "address_id": ("adr_", "address_not_found"),
     "alias_id": ("als_", "address_not_found"),
     "person_id": ("usr_", "person_not_found"),
     "session_id": ("ses_", "session_not_found"),
@@ -69,7 +70,7 @@ class Guard:
         _check_key(rule, request)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
-            await incoming.load(self._services.max_body)
+            await incoming.load(self._services.max_body, required=rule.body_required)
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 

@@ -92,6 +92,8 @@ class Rule:
     idempotency: Idempotency
     body: bool = False
     """Whether the request has a JSON body."""
+    body_required: bool = True
+    """Whether it has to be there; without one every member is what it is by default."""
     even_gone: bool = False
     """Whether the route also serves an identity that is being deleted or is deleted."""
     conditional: frozenset[Permission] = frozenset()
