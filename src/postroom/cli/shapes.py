@@ -73,7 +73,7 @@ def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
         "is_operator": one.is_operator,
         "enabled": one.enabled,
         "has_password": one.has_password,
-        "addresses": [identity.primary.address for identity in mailboxes],
+        "addresses": [identity.primary.address for identity in mailboxes if identity.addresses],
         "identity_ids": [identity.public_id for identity in mailboxes],
         "created_at": moment(one.created_at),
     }
