@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from postroom.accounts.audit import AuditLog
 from postroom.accounts.passwords import Passwords
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
@@ -85,6 +86,7 @@ class Core:
     addresses: Addresses
     aliases: Aliases
     lists: Lists
+    audit: AuditLog
     relays: Relays
     mailboxes: Mailboxes
     announce: Announce
@@ -195,6 +197,7 @@ async def open_core(
             deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, directory_changed),
             addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
             lists=Lists(database, ids, clock),
+            audit=AuditLog(database),
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
             relays=Relays(database, ids, clock, mailbox_rows),
             mailboxes=mailboxes,

@@ -10,8 +10,7 @@ import pytest
 
 from postroom.accounts import Level
 from tests.rest.contract import check
-from tests.rest.sender import code, make_sender
-from tests.rest.test_sending import ANNA, BODY
+from tests.rest.sender import ANNA, BODY, code, make_sender
 from tests.rest.world import World
 
 

@@ -47,9 +47,9 @@ SELECT i.*, t.public_id AS tenant_public_id FROM identities i JOIN tenants t ON 
 _GET: Final = " ".join((_SELECT, "WHERE i.public_id = $4 AND", _REACH))
 _GET_FOR_UPDATE: Final = " ".join((_GET, "FOR NO KEY UPDATE OF i"))
 _BY_CLIENT_ID: Final = " ".join((_SELECT, "WHERE i.tenant_id = $1 AND i.client_id = $2"))
-_BY_ADDRESS: Final = " ".join(
-    (_SELECT, "JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id WHERE a.address = $4 AND", _REACH)
-)
+_JOINED: Final = " ".join((_SELECT, "JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id"))
+_BY_ADDRESS: Final = " ".join((_JOINED, "WHERE a.address = $4 AND", _REACH))
+_BY_ADDRESS_ID: Final = " ".join((_JOINED, "WHERE a.public_id = $4 AND", _REACH))
 _LIST_REST: Final = " ".join(
     (
         "AND ($5::text[] IS NULL OR i.status = ANY ($5))",
@@ -135,6 +135,7 @@ SELECT id, public_id, name, status, enabled FROM domains WHERE public_id = $1 AN
 """
 # The lock that the table's own trigger takes for an address.
 _RESERVE: Final = "SELECT pg_advisory_xact_lock(hashtextextended('address:' || $1::text, 0))"
+_DOMAIN_ID: Final = "SELECT public_id FROM domains WHERE name = $1 AND tenant_id = $2"
 _IS_LOCAL: Final = "SELECT EXISTS (SELECT FROM domains WHERE name = $1 AND enabled)"
 _TAKEN: Final = """
 SELECT EXISTS (SELECT FROM addresses WHERE address = $1)
@@ -174,6 +175,20 @@ async def by_address(conn: Connection, scope: Scope, address: str) -> Identity |
         return None
     row = await conn.fetchrow(_BY_ADDRESS, *_values(scope), address)
     return None if row is None else (await _with_addresses(conn, [row]))[0]
+
+
+async def by_address_id(conn: Connection, scope: Scope, public_id: str) -> Identity | None:
+    """The identity in scope that an address belongs to, by the id of the address."""
+    if not is_id("adr_", public_id):
+        return None
+    row = await conn.fetchrow(_BY_ADDRESS_ID, *_values(scope), public_id)
+    return None if row is None else (await _with_addresses(conn, [row]))[0]
+
+
+async def domain_id(conn: Connection, tenant_id: int, name: str) -> str | None:
+    """The public id of a domain of the tenant."""
+    found: str | None = await conn.fetchval(_DOMAIN_ID, name, tenant_id)
+    return found
 
 
 async def by_key(conn: Connection, tenant_id: int, identity_id: int) -> Identity:

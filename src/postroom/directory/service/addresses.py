@@ -35,6 +35,7 @@ from postroom.directory.models import (
 from postroom.directory.service.identities import writable
 from postroom.directory.tombstones import check_free
 from postroom.directory.usernames import MAX_ALIAS, validate_username
+from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
 
 _REMOVED: Final = frozenset(("removing", "removed"))
 _BATCH: Final = 100
@@ -120,6 +121,18 @@ class Addresses:
             raise PostroomError("address_taken") from None
         self._changed(identity_id)
         return added
+
+    async def domain_id(self, tenant_id: int, name: str) -> str:
+        """The public id of a domain of the tenant, however its name is written. Raises `domain_not_found`."""
+        try:
+            wanted = domain_to_ascii(name)
+        except AddressSyntaxError:
+            raise PostroomError("domain_not_found") from None
+        async with self._db.acquire() as conn:
+            found = await store.domain_id(conn, tenant_id, wanted)
+        if found is None:
+            raise PostroomError("domain_not_found")
+        return found
 
     async def remove_pending(self, scope: Scope, identity_id: str, address_id: str, *, by: Actor = HOST) -> None:
         """Raises `address_not_found`, `address_is_primary`; `address_in_use` for an address that has been in use."""

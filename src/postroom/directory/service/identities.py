@@ -155,6 +155,14 @@ class Identities:
             raise PostroomError("address_not_found")
         return found
 
+    async def by_address_id(self, scope: Scope, public_id: str) -> Identity:
+        """As `by_address`, of the address of that id."""
+        async with self._db.acquire() as conn:
+            found = await store.by_address_id(conn, scope, public_id)
+        if found is None:
+            raise PostroomError("address_not_found")
+        return found
+
     async def page(
         self,
         scope: Scope,
