@@ -163,6 +163,11 @@ async def open_core(
         announce = IdentityAnnouncer(ids)
         directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
         signed_out = partial(notifier.hint, ACCOUNTS_CHANNEL)
+
+        def deleted(identity: str) -> None:
+            directory_changed(identity)
+            signed_out(identity)
+
         pepper = secrets.key_pepper
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
@@ -194,7 +199,7 @@ async def open_core(
             ),
             verifier=verifier,
             identities=identities,
-            deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, directory_changed),
+            deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),
             addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
             lists=Lists(database, ids, clock),
             audit=AuditLog(database),

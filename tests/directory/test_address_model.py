@@ -278,10 +278,8 @@ _STEPS = (
 )
 
 
-@pytest.mark.covers(
-    *("edge:A5", "edge:A11", "edge:A13", "edge:A14", "FR-ADR-1", "FR-ADR-2", "FR-ADR-3", "FR-ADR-4", "FR-ADR-5"),
-    *("FR-IDN-4", "decisions:D22"),
-)
+@pytest.mark.covers("edge:A5", "edge:A11", "edge:A13", "edge:A14", "decisions:D22", "FR-IDN-4")
+@pytest.mark.covers("FR-ADR-1", "FR-ADR-2", "FR-ADR-3", "FR-ADR-4", "FR-ADR-5")
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -299,6 +297,7 @@ async def test_any_sequence(
         await step(driver)
         await driver.check()
         retired += len({name for name, one in driver.model.held.items() if one.status == "retired"} - before)
-    # Each address is said to have retired once, however it came to that.
-    told = [one.address.address for one in announced if one.fact is Fact.ADDRESS_RETIRED and one.address is not None]
+    # Each address is said to have retired once, however it came to that. The database has earlier sequences' too.
+    ended = [one.address for one in announced if one.fact is Fact.ADDRESS_RETIRED and one.address is not None]
+    told = [one.address for one in ended if one.domain in driver.model.domains]
     assert len(told) == len(set(told)) == retired

@@ -162,6 +162,31 @@ async def test_each_request_once(desk: Desk) -> None:
     assert list(await desk.states()).count("three@acme.example") == 1
 
 
+async def test_neither_without_the_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be recorded is not done, so that a process that ends in between leaves nothing half done."""
+
+    async def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("the process ends here")
+
+    path = f"/v1/tenants/{desk.world.tenant.public_id}/identities"
+    body = {"username": "ann", "display_name": "Ann"}
+    before = await desk.states()
+    with monkeypatch.context() as patched:
+        patched.setattr("postroom.accounts.idempotency.complete", broken)
+        for response in (
+            await desk.add("one", key="k1"),
+            await desk.world.post(desk.path(f"/{desk.world.box.primary.public_id}/promote"), key="k2"),
+            await desk.world.post(path, body, key="k3"),
+        ):
+            assert response.status_code in (409, 500)
+    assert await desk.states() == before
+    # It was begun, and whether it was done is not known until a minute has passed.
+    assert code(await desk.add("one", key="k1")) == "request_in_progress"
+    desk.world.clock.advance(61)
+    assert (await desk.add("one", key="k1")).status_code == 201
+    assert (await desk.world.post(path, body, key="k3")).status_code == 201
+
+
 @pytest.mark.covers("FR-IDN-1")
 async def test_an_identity_is_made_once(world: World) -> None:
     """The record of the answer is written with the identity: nobody finds one without the other."""
