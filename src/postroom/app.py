@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from postroom.accounts.audit import AuditLog
 from postroom.accounts.passwords import Passwords
 from postroom.accounts.policy_rules import Stance, stance_of
 from postroom.accounts.scram import ScramKeys
@@ -41,13 +42,17 @@ from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
 from postroom.directory.models import Announce, IdentityKind, NewMailbox
 from postroom.directory.relays import Relays
+from postroom.directory.service.addresses import Addresses
 from postroom.directory.service.aliases import Aliases
+from postroom.directory.service.deletion import Deletions
 from postroom.directory.service.identities import Identities
+from postroom.directory.service.lists import Lists
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.tenants import TenantAnnouncer
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
+from postroom.mailbox.writing import close_mailbox
 from postroom.net.dns_types import Resolver
 from postroom.net.dns_wire import Options, parse_server, system_servers
 from postroom.net.resolver import CachingResolver, ResolverLimits
@@ -89,7 +94,11 @@ class Core:
     signing_keys: SigningKeys
     verifier: KeyVerifier
     identities: Identities
+    deletions: Deletions
+    addresses: Addresses
     aliases: Aliases
+    lists: Lists
+    audit: AuditLog
     relays: Relays
     mailboxes: Mailboxes
     announce: Announce
@@ -166,6 +175,11 @@ async def open_core(
         announce = IdentityAnnouncer(ids)
         directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
         signed_out = partial(notifier.hint, ACCOUNTS_CHANNEL)
+
+        def deleted(identity: str) -> None:
+            directory_changed(identity)
+            signed_out(identity)
+
         pepper = secrets.key_pepper
         scram = ScramKeys(secrets.master_key, pepper, other_master_key=secrets.other_master_key, random=random)
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
@@ -212,6 +226,10 @@ async def open_core(
             ),
             verifier=verifier,
             identities=identities,
+            deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),
+            addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
+            lists=Lists(database, ids, clock),
+            audit=AuditLog(database),
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
             relays=Relays(database, ids, clock, mailbox_rows),
             mailboxes=mailboxes,

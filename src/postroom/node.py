@@ -31,7 +31,6 @@ from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Recipient, Refusal
 from postroom.directory.resolver import Directory
-from postroom.directory.service.addresses import Addresses
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.judging import Judge, JudgingRules, Published
@@ -156,9 +155,6 @@ class Node:
             security_contact=core.settings.security_contact or None,
         )
         self.local_domains = LocalDomains(core.database, core.clock)
-        self.addresses = Addresses(
-            core.database, core.ids, core.clock, core.secrets.hash_key, core.announce, core.directory_changed
-        )
         self.rates = RateLimiter(core.clock)
         self.policy = throttle_policy(core.settings)
         self.standing = Standing(core.database, core.clock, sharing=core.sharing)
@@ -361,6 +357,9 @@ class Node:
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
             aliases=core.aliases,
+            addresses=core.addresses,
+            deletions=core.deletions,
+            lists=core.lists,
             max_body=max_body(core.settings.outbound.max_message_bytes),
             signing_keys=core.signing_keys,
             account=account_of(core, self.sign_in.throttle),
@@ -468,11 +467,15 @@ class Node:
         async def links() -> None:
             await refresh_links(core)
 
+        async def activations() -> None:
+            await core.addresses.activate_ready()
+
         async def retirements() -> None:
-            await self.addresses.retire_due()
+            await core.addresses.retire_due()
 
         return [
             Periodic("address_links", timedelta(seconds=30), links),
+            Periodic("activate_addresses", timedelta(minutes=1), activations),
             Periodic("retire_addresses", timedelta(minutes=1), retirements),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),

@@ -41,6 +41,12 @@ def mailbox_requests(identity: str, message: str, thread: str, attachment: str) 
     return [
         ("GET", box, None),
         ("PATCH", box, {"purpose": "other"}),
+        ("DELETE", box, None),
+        ("GET", f"{box}/addresses", None),
+        ("POST", f"{box}/addresses", {"local_part": "x", "domain_id": f"dom_{MISSING_ULID}"}),
+        ("POST", f"{box}/addresses/adr_{MISSING_ULID}/promote", None),
+        ("POST", f"{box}/addresses/adr_{MISSING_ULID}/retire", {"after_days": 1}),
+        ("DELETE", f"{box}/addresses/adr_{MISSING_ULID}", None),
         ("GET", f"{box}/messages", None),
         ("GET", f"{box}/messages/{message}", None),
         ("PATCH", f"{box}/messages/{message}", {"read": True}),
@@ -237,6 +243,10 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
         "folder_id": f"fld_{MISSING_ULID}",
         "key_id": f"key_{MISSING_ULID}",
         "partner_id": f"ptn_{MISSING_ULID}",
+        "address_id": f"adr_{MISSING_ULID}",
+        "direction": "send",
+        "kind": "block",
+        "entry": "anna@example.com",
         "purpose": "thread",
     }
     for rule in world.app.table.rules:

@@ -19,7 +19,7 @@ from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
-from postroom.directory import Identities, Identity, NewIdentity, NewMailbox
+from postroom.directory import Addresses, Deletions, Identities, Identity, Lists, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.tenants import TenantAnnouncer
@@ -29,6 +29,7 @@ from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
+from postroom.mailbox.writing import close_mailbox
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.closing import Closing
 from postroom.outbound.models import RouteKind
@@ -225,6 +226,9 @@ def services_of(
         policies=policies,
         partners=Partners(db, ids, clock),
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
+        addresses=Addresses(db, ids, clock, HASH_KEY, IdentityAnnouncer(ids), lambda identity: None),
+        deletions=Deletions(db, ids, clock, HASH_KEY, close_mailbox, lambda identity: None),
+        lists=Lists(db, ids, clock),
         mailboxes=mailboxes,
         live=hub,
         parser=parser,

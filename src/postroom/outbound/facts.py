@@ -12,6 +12,7 @@ from postroom.accounts.policy import StoredPolicy
 from postroom.base.errors import PostroomError
 from postroom.blobs import BlobMissing, BlobStore
 from postroom.db.pool import Database
+from postroom.directory.lists import NOBODY, Matches
 from postroom.directory.models import AddressStatus, Identity
 from postroom.mail import mime
 from postroom.mail.automation import classify
@@ -19,7 +20,7 @@ from postroom.mail.compose.reply import without_detail
 from postroom.mailbox.models import Direction, MailboxRef, Mailpoint
 from postroom.mailbox.queries import Include, MessageFilter, MessageQueries, MessageView
 from postroom.mailbox.rules import without_token
-from postroom.outbound.known import written_to
+from postroom.outbound.known import on_send_lists, written_to
 from postroom.outbound.models import Operation, SendKind
 from postroom.outbound.request import SendRequest
 from postroom.smtp.address import Address, AddressSyntaxError, parse_path
@@ -121,6 +122,8 @@ class Facts:
     paused_domains: frozenset[int] = frozenset()
     policy: StoredPolicy = field(default_factory=StoredPolicy)
     """What the tenant has set, and what is set above it."""
+    listed: Matches = NOBODY
+    """Of the candidates, those on the tenant's lists of whom it writes to."""
 
 
 class FactReader:
@@ -149,6 +152,7 @@ class FactReader:
                 raise PostroomError("identity_not_found")
             domains = await conn.fetch(_DOMAINS, identity.tenant_id, [item.domain_id for item in identity.addresses])
             written = await written_to(conn, ref, wanted)
+            listed = await on_send_lists(conn, identity.tenant_id, wanted)
             mode = Mode(tenant["mode"])
             bases = sorted({without_detail(key) for key in wanted} | set(wanted))
             hosted = await conn.fetch(_HOSTED, ref.tenant_id, bases) if mode is Mode.TEST else []
@@ -168,6 +172,7 @@ class FactReader:
             pause=tenant["sending_pause_reason"] if tenant["is_paused"] else None,
             paused_domains=frozenset(row["id"] for row in domains if row["is_paused"]),
             policy=StoredPolicy.of(tenant),
+            listed=listed,
         )
 
     async def thread(self, identity: Identity, thread_id: str, kind: SendKind) -> ThreadFacts | None:

@@ -11,7 +11,9 @@ from postroom.servers.http.gate import AsgiApp, Gate, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import (
     account,
+    addresses,
     aliases,
+    audit,
     auth,
     batches,
     content,
@@ -19,6 +21,7 @@ from postroom.servers.http.rest import (
     identities,
     keys,
     links,
+    lists,
     messages,
     meta,
     partners,
@@ -38,6 +41,9 @@ _MODULES: Final = (
     tenants,
     partners,
     identities,
+    addresses,
+    lists,
+    audit,
     aliases,
     messages,
     folders,

@@ -37,6 +37,7 @@ _PATH_IDS: Final = {
     "thread_id": ("thr_", "thread_not_found"),
     "attachment_id": ("att_", "attachment_not_found"),
     "folder_id": ("fld_", "folder_not_found"),
+    "address_id": ("adr_", "address_not_found"),
     "alias_id": ("als_", "address_not_found"),
     "partner_id": ("ptn_", "partner_not_found"),
     "person_id": ("usr_", "person_not_found"),
@@ -73,7 +74,7 @@ class Guard:
         _check_key(rule, request)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
-            await incoming.load(self._services.max_body, optional=rule.body_optional)
+            await incoming.load(self._services.max_body, required=rule.body_required)
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 

@@ -53,7 +53,7 @@ def _complete(operation: dict[str, Any], rule: Rule) -> None:
     if not rule.is_public:
         operation["security"] = [{"bearer": []}]
     if "requestBody" in operation:
-        operation["requestBody"]["required"] = not rule.body_optional
+        operation["requestBody"]["required"] = rule.body_required
     responses = operation["responses"]
     errors = rule.all_errors()
     for status in list(responses):

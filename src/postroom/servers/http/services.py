@@ -20,7 +20,7 @@ from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
 from postroom.blobs import BlobStore
 from postroom.db import Database
-from postroom.directory import Aliases, Identities
+from postroom.directory import Addresses, Aliases, Deletions, Identities, Lists
 from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
@@ -84,6 +84,12 @@ class HttpServices:
     """Without it there are no routes of the operator's queue."""
     aliases: Aliases | None = None
     """Without it there are no routes of aliases."""
+    addresses: Addresses | None = None
+    """Without it there are no routes of an identity's addresses."""
+    deletions: Deletions | None = None
+    """Without it there is no route that deletes identities."""
+    lists: Lists | None = None
+    """Without it there are no routes of allow and block lists."""
     max_body: int = MAX_BODY
     """Octets of a request's body."""
     signing_keys: SigningKeys | None = None

@@ -96,8 +96,8 @@ class Rule:
     idempotency: Idempotency
     body: bool = False
     """Whether the request has a JSON body."""
-    body_optional: bool = False
-    """Whether the body may be left out."""
+    body_required: bool = True
+    """Whether it has to be there; without one every member is what it is by default."""
     even_gone: bool = False
     """Whether the route also serves an identity that is being deleted or is deleted."""
     implicit_for: frozenset[Level] = frozenset()

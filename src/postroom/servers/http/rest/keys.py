@@ -23,8 +23,8 @@ from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.identities import IdempotencyKey
-from postroom.servers.http.rest.once import Record, once
+from postroom.servers.http.rest.once import IdempotencyKey
+from postroom.servers.http.rest.once_anywhere import Record, once
 from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
@@ -217,7 +217,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             "rotateKey",
             idempotency=Idempotency.OPTIONAL,
             body=True,
-            body_optional=True,
+            body_required=False,
             errors=errors,
             **_ONE,
         ),

@@ -1,68 +1,107 @@
-"""Running a request with an `Idempotency-Key` once (rest-api §2.5): the answer is recorded in the transaction of what
-it tells of, so that whoever comes again after a crash finds both or neither.
+"""`Idempotency-Key` of routes that send no mail: what they did is recorded in the transaction that did it (rest-api
+§2.5), so that neither is there without the other, whenever the process ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated
 
+from fastapi import Header
 from starlette.responses import Response
 
 from postroom.accounts import idempotency
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
 from postroom.servers.http.answers import JsonAnswer
+from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import Call
-from postroom.servers.http.rest.queue import DEPLOYMENT
 from postroom.servers.http.rest.shapes import Json
 
-Record = Callable[[Connection, Json, int | None, int | None], Awaitable[None]]
-"""Called with the answer, and the keys of the tenant and the identity that it speaks of, in the transaction of the
-change.
-"""
-Work = Callable[[Record], Awaitable[Json]]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[\\x20-\\x7E]{1,255}$"},
+    ),
+]
 
 
-async def once(call: Call, key: str | None, status: int, work: Work, *, body: Any, tenant: str | None) -> Response:
-    """The answer of `work`, or the one that is recorded for `key`, without secrets.
+Record = Callable[[Connection, Json], Awaitable[None]]
+"""To be called with the answer inside the transaction that changes something."""
+Work = Callable[[Record], Awaitable[tuple[int, Json]]]
+Reference = Callable[[Json], Json]
+ReadAgain = Callable[[Json], Awaitable[Json]]
 
-    `tenant` is the public id of the tenant that the request names. Raises `invalid_idempotency_key`,
-    `idempotency_conflict`, `request_in_progress`, and whatever `work` raises, which leaves the key free.
+
+async def once(
+    call: Call,
+    key: str | None,
+    work: Work,
+    *,
+    status: int,
+    reference: Reference | None = None,
+    read_again: ReadAgain | None = None,
+) -> Response:
+    """The answer of `work`, which is done once for a key of the calling key and the tenant that the path is of.
+
+    An answer that is too long to be kept is kept as its `reference`, by which `read_again` makes it anew. `status` is
+    that of the answer that `work` records. Raises `invalid_idempotency_key`, `idempotency_conflict`,
+    `request_in_progress`, and what `work` raises; then nothing was changed, and the key is free for another request.
     """
-
-    async def unrecorded(conn: Connection, answer: Json, tenant_id: int | None, identity_id: int | None) -> None:
-        pass
-
     if key is None:
-        return JsonAnswer(await work(unrecorded), status)
-    principal, database = call.principal, call.services.database
-    method, path = call.rule.method, call.request.url.path
-    scope = tenant or principal.tenant_public_id or principal.partner_public_id or DEPLOYMENT
-    request = idempotency.Request(
-        slot=idempotency.Slot(scope, principal.public_id, idempotency.check_key(key)),
-        method=method,
-        path=path,
-        fingerprint=idempotency.fingerprint(method, path, body),
-        tenant_id=principal.tenant_id,
-        identity_id=principal.identity_id,
-    )
+        made, shape = await work(_unrecorded)
+        return JsonAnswer(shape, made)
+    database, clock = call.services.database, call.services.clock
     async with database.transaction() as conn:
-        begun = await idempotency.begin(conn, call.services.clock, request)
+        begun = await idempotency.begin(conn, clock, _request(call, idempotency.check_key(key)))
     if isinstance(begun, idempotency.Replay):
-        return JsonAnswer(begun.body, begun.status, {"Idempotent-Replayed": "true"})
-    claim = begun
+        kept = begun.body
+        if read_again is not None and isinstance(kept, dict) and "$ref" in kept:
+            kept = await read_again(kept["$ref"])
+        return JsonAnswer(kept, begun.status, {"Idempotent-Replayed": "true"})
+    recorded = False
 
-    async def recorded(conn: Connection, answer: Json, tenant_id: int | None, identity_id: int | None) -> None:
-        await idempotency.complete(
-            conn, claim, status, answer, reference=None, tenant_id=tenant_id, identity_id=identity_id
-        )
+    async def record(conn: Connection, answer: Json) -> None:
+        nonlocal recorded
+        await _complete(conn, begun, status, answer, reference)
+        recorded = True
 
     try:
-        answer = await work(recorded)
+        made, shape = await work(record)
     except PostroomError:
-        # A refusal changed nothing: the key is free for a corrected request.
         async with database.transaction() as conn:
-            await idempotency.abandon(conn, claim)
+            await idempotency.abandon(conn, begun)
         raise
-    return JsonAnswer(answer, status)
+    if not recorded:  # it was done before, by another way than this key
+        async with database.transaction() as conn:
+            await _complete(conn, begun, made, shape, reference)
+    return JsonAnswer(shape, made)
+
+
+async def _unrecorded(conn: Connection, answer: Json) -> None:
+    """Nobody will ask for it again."""
+
+
+async def _complete(
+    conn: Connection, claim: idempotency.Claim, status: int, answer: Json, reference: Reference | None
+) -> None:
+    named = None if reference is None else reference(answer)
+    await idempotency.complete(conn, claim, status, answer, reference=named)
+
+
+def _request(call: Call, key: str) -> idempotency.Request:
+    assert isinstance(call.request, JsonRequest)
+    if call.identity is not None:
+        tenant, tenant_id, identity_id = call.identity.tenant_public_id, call.identity.tenant_id, call.identity.id
+    else:
+        tenant, tenant_id, identity_id = call.the_tenant.public_id, call.the_tenant.id, None
+    method, path = call.rule.method, call.request.url.path
+    return idempotency.Request(
+        slot=idempotency.Slot(tenant, call.principal.public_id, key),
+        method=method,
+        path=path,
+        fingerprint=idempotency.fingerprint(method, path, call.request.parsed),
+        tenant_id=tenant_id,
+        identity_id=identity_id,
+    )

@@ -21,7 +21,7 @@ from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.rest import tenant_schemas as schemas
 from postroom.servers.http.rest.creating import Record, created
-from postroom.servers.http.rest.identities import IdempotencyKey
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
