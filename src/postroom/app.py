@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from postroom.accounts.audit import AuditLog
 from postroom.accounts.passwords import Passwords
+from postroom.accounts.policy_rules import Stance, stance_of
 from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
+from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.service.sessions import Sessions
 from postroom.accounts.service.sharing import Sharing
 from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
@@ -31,17 +36,23 @@ from postroom.base import log as base_log
 from postroom.base.clock import Clock, SystemClock
 from postroom.base.ids import IdGenerator
 from postroom.base.secrets import Secrets
+from postroom.base.settings import SettingsError
 from postroom.base.settings_tree import Settings
 from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
 from postroom.directory.models import Announce, IdentityKind, NewMailbox
 from postroom.directory.relays import Relays
+from postroom.directory.service.addresses import Addresses
 from postroom.directory.service.aliases import Aliases
+from postroom.directory.service.deletion import Deletions
 from postroom.directory.service.identities import Identities
+from postroom.directory.service.lists import Lists
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.tenants import TenantAnnouncer
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
+from postroom.mailbox.writing import close_mailbox
 from postroom.net.dns_types import Resolver
 from postroom.net.dns_wire import Options, parse_server, system_servers
 from postroom.net.resolver import CachingResolver, ResolverLimits
@@ -71,6 +82,8 @@ class Core:
     live: LiveHub
     passwords: Passwords
     tenants: Tenants
+    policies: Policies
+    partners: Partners
     people: People
     sharing: Sharing
     two_step: TwoStep
@@ -81,7 +94,11 @@ class Core:
     signing_keys: SigningKeys
     verifier: KeyVerifier
     identities: Identities
+    deletions: Deletions
+    addresses: Addresses
     aliases: Aliases
+    lists: Lists
+    audit: AuditLog
     relays: Relays
     mailboxes: Mailboxes
     announce: Announce
@@ -158,10 +175,25 @@ async def open_core(
         announce = IdentityAnnouncer(ids)
         directory_changed = partial(notifier.hint, DIRECTORY_CHANNEL)
         signed_out = partial(notifier.hint, ACCOUNTS_CHANNEL)
+
+        def deleted(identity: str) -> None:
+            directory_changed(identity)
+            signed_out(identity)
+
         pepper = secrets.key_pepper
         scram = ScramKeys(secrets.master_key, pepper, other_master_key=secrets.other_master_key, random=random)
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
+        stance = _stance(settings)
+        tenants = Tenants(
+            database,
+            ids,
+            clock,
+            stance,
+            announce=TenantAnnouncer(ids),
+            changed=directory_changed,
+            policy_changed=partial(notifier.hint, POLICY_CHANNEL),
+        )
         yield Core(
             settings=settings,
             secrets=secrets,
@@ -172,7 +204,9 @@ async def open_core(
             notifier=notifier,
             live=live,
             passwords=passwords,
-            tenants=Tenants(database, ids, clock),
+            tenants=tenants,
+            policies=Policies(database, clock, stance),
+            partners=Partners(database, ids, clock, signed_out),
             people=People(database, ids, clock, passwords, signed_out),
             sharing=Sharing(database, ids, clock, signed_out),
             two_step=TwoStep(
@@ -192,6 +226,10 @@ async def open_core(
             ),
             verifier=verifier,
             identities=identities,
+            deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),
+            addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
+            lists=Lists(database, ids, clock),
+            audit=AuditLog(database),
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
             relays=Relays(database, ids, clock, mailbox_rows),
             mailboxes=mailboxes,
@@ -199,6 +237,14 @@ async def open_core(
             resolver=resolver,
             directory_changed=directory_changed,
         )
+
+
+def _stance(settings: Settings) -> Stance:
+    tenants = settings.tenants
+    try:
+        return stance_of(tenants.default_policy, keys_decide=tenants.quarantine_key_release)
+    except ValueError as error:
+        raise SettingsError([str(error)]) from None
 
 
 def throttle_policy(settings: Settings) -> ThrottlePolicy:

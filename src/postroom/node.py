@@ -15,6 +15,7 @@ from postroom import __version__
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
 from postroom.accounts.service.sign_in import SignIn
 from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.standing import Standing
@@ -30,7 +31,6 @@ from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Recipient, Refusal
 from postroom.directory.resolver import Directory
-from postroom.directory.service.addresses import Addresses
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.judging import Judge, JudgingRules, Published
@@ -155,9 +155,6 @@ class Node:
             security_contact=core.settings.security_contact or None,
         )
         self.local_domains = LocalDomains(core.database, core.clock)
-        self.addresses = Addresses(
-            core.database, core.ids, core.clock, core.secrets.hash_key, core.announce, core.directory_changed
-        )
         self.rates = RateLimiter(core.clock)
         self.policy = throttle_policy(core.settings)
         self.standing = Standing(core.database, core.clock, sharing=core.sharing)
@@ -348,6 +345,7 @@ class Node:
             keys=core.keys,
             rates=self.rates,
             tenants=core.tenants,
+            policies=core.policies,
             identities=core.identities,
             mailboxes=core.mailboxes,
             live=core.live,
@@ -360,10 +358,14 @@ class Node:
             closing=self.mail_out.closing,
             queue=self.mail_out.queue,
             aliases=core.aliases,
+            addresses=core.addresses,
+            deletions=core.deletions,
+            lists=core.lists,
             max_body=max_body(core.settings.outbound.max_message_bytes),
             signing_keys=core.signing_keys,
             account=account_of(core, self.sign_in.throttle),
             people=core.people,
+            partners=core.partners,
         )
         return HttpListener(
             create_http(services),
@@ -390,6 +392,8 @@ class Node:
         listener.add(DIRECTORY_CHANNEL, lambda key, _: self.directory.invalidate(key))
         listener.add(OUTBOUND_CHANNEL, lambda *_: self.mail_out.hinted())
         listener.add(ACCOUNTS_CHANNEL, lambda *_: self.standing.wake())
+        listener.add(POLICY_CHANNEL, lambda key, _: self.core.policies.forget(key))
+        listener.on_gap(self.core.policies.forget)
         listener.on_gap(self.standing.wake)
         listener.on_gap(self.core.live.wake_all)
         listener.on_gap(self.mail_out.hinted)
@@ -464,11 +468,15 @@ class Node:
         async def links() -> None:
             await refresh_links(core)
 
+        async def activations() -> None:
+            await core.addresses.activate_ready()
+
         async def retirements() -> None:
-            await self.addresses.retire_due()
+            await core.addresses.retire_due()
 
         return [
             Periodic("address_links", timedelta(seconds=30), links),
+            Periodic("activate_addresses", timedelta(minutes=1), activations),
             Periodic("retire_addresses", timedelta(minutes=1), retirements),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),

@@ -110,7 +110,7 @@ class Outlet:
         rules = SendRules(
             max_message_bytes=settings.outbound.max_message_bytes,
             marketing_direct=settings.outbound.marketing_direct,
-        )
+        ).by_default(core.policies.stance.defaults)
         sending = Sending(
             core.database,
             core.blobs,
@@ -385,6 +385,7 @@ class MailOut:
             sign=self.keys.sign,
             offload=self._inside.parser.run,
             marketing_direct=settings.outbound.marketing_direct,
+            falls_back=core.policies.stance.defaults.domain_fallback,
             fall_back=fallback.switch,
             return_path=own_sender if self._inside.return_paths is None else self._inside.return_paths.of,
             limits=DispatchLimits(

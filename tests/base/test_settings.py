@@ -348,3 +348,18 @@ def test_the_relays_password_is_a_secret(tmp_path: Path) -> None:
     ):
         assert any("queue.relay_password" in line for line in found)
         assert "canary" not in "\n".join(found)
+
+
+def test_the_policy_of_all_tenants_is_an_object(tmp_path: Path) -> None:
+    """A table of TOML, in the environment JSON; what its members may be is known where policies are."""
+    file = tmp_path / "postroom.toml"
+    file.write_text('[tenants.default_policy]\nmax_recipients = 5\nai_disclosure = {mode = "footer"}\n')
+    wanted = {"max_recipients": 5, "ai_disclosure": {"mode": "footer"}}
+    assert load(environ=BASE, toml_path=file).tenants.default_policy == wanted
+    for name in ("POSTROOM_DEFAULT_POLICY", "POSTROOM_TENANTS_DEFAULT_POLICY"):
+        assert load(environ=BASE | {name: '{"max_recipients": 7}'}).tenants.default_policy == {"max_recipients": 7}
+        assert load(environ=BASE | {name: ""}).tenants.default_policy == {}
+    for wrong in ("5", "[1]", "{", "max_recipients=5"):
+        (problem,) = problems(POSTROOM_DEFAULT_POLICY=wrong)
+        assert "default_policy" in problem
+    assert not load(environ=BASE | {"POSTROOM_QUARANTINE_KEY_RELEASE": "off"}).tenants.quarantine_key_release

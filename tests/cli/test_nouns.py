@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
 import pytest
 
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level
@@ -151,6 +154,50 @@ def test_keys(cli: Cli) -> None:
     assert set(whole["permissions"]) == MAY_HOLD[Level.TENANT] - OWNER_ONLY
 
 
+@pytest.mark.covers("cli-config-ops:A7", "FR-KEY-1", "FR-KEY-5")
+def test_keys_of_every_level_are_shown_and_rotated(cli: Cli, database_url: str) -> None:
+    cli.json("tenant", "create", "main", "--default")
+    ada = cli.json("person", "create", "ada", "--password-stdin", stdin=f"{PASSWORD}\n")
+    bo = cli.json("person", "create", "bo", "--password-stdin", stdin=f"{PASSWORD}\n")
+    partner = asyncio.run(_partner_and_member(database_url, ada["id"]))
+    base = ("key", "create", "--name", "k", "--permissions", "messages:read")
+    made = cli.json(*base, "--level", "partner", "--partner", partner)
+    assert (made["level"], made["partner_id"], made["tenant_id"]) == ("partner", partner, None)
+    hers = cli.json(*base[:4], "--permissions", "tenants:erase,erasure:manage", "--person", "ada@agents.example")
+    assert hers["created_by_user_id"] == ada["id"]
+    for key in (made, hers):
+        shown = cli.json("key", "show", key["id"])
+        assert shown == {name: value for name, value in key.items() if name != "key"}
+        turned = cli.json("key", "rotate", key["id"], "--overlap-hours", "0")
+        assert turned["key"].startswith(f"{key['prefix']}_")
+        assert turned["key"] != key["key"]
+    assert cli("key", "show", "key_none", "--json").code == 5
+    for wrong in (("--level", "partner"), ("--partner", partner), ("--level", "platform", "--tenant", "main")):
+        assert cli(*base, *wrong).code == 2, wrong
+    missing = cli(*base, "--level", "partner", "--partner", "ptn_none", "--json")
+    assert (missing.code, missing.error["code"]) == (5, "partner_not_found")
+    stranger = cli(*base, "--person", bo["id"], "--json")
+    assert (stranger.code, stranger.error["code"]) == (5, "person_not_found")
+    everything = cli("key", "create", "--name", "k", "--permissions", "tenants:erase", "--json")
+    assert everything.error["details"] == {"reason": "permission_owner_only"}
+
+
+async def _partner_and_member(database_url: str, person: str) -> str:
+    """A partner, whose noun comes with partners; and the person made the owner of the tenant, as sign-up will."""
+    partner = "ptn_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    conn = await asyncpg.connect(database_url)
+    try:
+        await conn.execute("INSERT INTO partners (public_id, name, created_at) VALUES ($1, 'One', now())", partner)
+        await conn.execute(
+            "INSERT INTO members (tenant_id, person_id, role, created_at)"
+            " SELECT t.id, p.id, 'owner', now() FROM tenants t, people p WHERE p.public_id = $1",
+            person,
+        )
+    finally:
+        await conn.close()
+    return partner
+
+
 def test_revoking_a_key(cli: Cli) -> None:
     made = cli.json("key", "create", "--name", "k", "--permissions", "messages:read")
     assert cli("key", "revoke", made["id"]).out == f"{made['id']} was revoked.\n"
@@ -236,4 +283,4 @@ def test_a_key_with_a_new_secret(cli: Cli) -> None:
     assert cli("key", "rotate", made["id"], "--revoke-previous").code == 2
     assert cli("key", "rotate", "key_none").code == 5
     cli.json("key", "revoke", made["id"])
-    assert cli("key", "rotate", made["id"], "--json").error["code"] == "key_revoked"
+    assert cli("key", "rotate", made["id"], "--json").error["details"] == {"reason": "key_revoked"}

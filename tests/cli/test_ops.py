@@ -68,3 +68,41 @@ def test_a_policy(cli: Cli) -> None:
     assert (again["domain_fallback"], again["max_recipients"]) == (True, 10)
     assert cli("tenant", "policy", "acme", "max_recipients=many", "--json").error["code"] == "invalid_request"
     assert cli("tenant", "policy", "acme", "nonsense").code == 2
+
+
+def test_a_tenant_is_shown_changed_suspended_and_resumed(cli: Cli) -> None:
+    cli.json("tenant", "create", "shop", "--name", "Shop")
+    assert cli.json("tenant", "show", "shop")["name"] == "Shop"
+    changed = cli.json("tenant", "set", "shop", "--name", "Other", "--timezone", "Europe/Berlin")
+    assert (changed["name"], changed["timezone"]) == ("Other", "Europe/Berlin")
+    assert cli("tenant", "set", "shop").code == 2
+    assert cli("tenant", "set", "shop", "--timezone", "Mars", "--json").error["code"] == "invalid_request"
+    suspended = cli.json("tenant", "suspend", "shop")
+    assert (suspended["status"], suspended["suspended_by"]) == ("suspended", "platform")
+    assert cli.json("tenant", "resume", "shop")["suspended_by"] is None
+
+
+def test_who_may_change_what_of_a_policy(cli: Cli) -> None:
+    cli.json("tenant", "create", "shop")
+    cli.json("tenant", "policy", "shop", "max_recipients=5", "quarantine.spam_threshold=0.5")
+    shown = cli.json("tenant", "policy", "shop", "--access")
+    assert (shown["policy_version"], shown["policy"]["quarantine"]["spam_threshold"]) == (1, 0.5)
+    (member,) = [one for one in shown["fields"] if one["field"] == "max_recipients"]
+    assert (member["ceiling"], member["ceiling_source"]) == (5, "platform")
+    assert cli("tenant", "policy", "shop", "quarantine=1", "quarantine.spam_threshold=0.5").code == 2
+
+
+def test_partners(cli: Cli) -> None:
+    made = cli.json("partner", "create", "Integrator", "--max-tenants", "3")
+    assert (made["name"], made["max_tenants"], made["status"]) == ("Integrator", 3, "active")
+    one = made["id"]
+    assert cli.json("partner", "suspend", one)["status"] == "suspended"
+    assert cli.json("partner", "resume", one)["status"] == "active"
+    assert cli.json("partner", "set", one, "--name", "Other", "--ramp-exempt")["ramp_exempt"] is True
+    assert cli("partner", "set", one).code == 2
+    assert cli("partner", "set", one, "--default-billing-mode", "never").code == 2
+    assert cli.json("partner", "list")["data"][0]["name"] == "Other"
+    assert cli("partner", "delete", one).code == 2
+    assert cli.json("partner", "delete", one, "--yes")["status"] == "deleted"
+    assert cli.json("partner", "show", one)["name"] == ""
+    assert cli("partner", "delete", one, "--yes", "--json").error["code"] == "partner_not_found"

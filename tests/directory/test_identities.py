@@ -17,6 +17,7 @@ from postroom.accounts import (
     identity_scope,
     tenant_scope,
 )
+from postroom.accounts.models import partner_scope
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
 from postroom.directory import (
@@ -282,3 +283,20 @@ async def test_ids_that_name_nothing(house: House, addresses: Addresses, text: s
         (addresses.retire(scope, bot.public_id, text), "address_not_found"),
     ]:
         assert await code_of(work) == code
+
+
+@pytest.mark.covers("edge:J17")
+async def test_a_pause_for_abuse_at_a_partner_is_the_platforms_to_lift(house: House) -> None:
+    acme = await house.tenant("acme")
+    scope = tenant_scope(acme.id)
+    bot, _ = await house.identities.create(acme.id, new("bot"))
+    await house.identities.pause(scope, bot.public_id, PauseReason.ABUSE_THRESHOLD)
+    async with house.db.acquire() as conn:
+        partner = await conn.fetchval(
+            "INSERT INTO partners (public_id, name, created_at) VALUES ($1, 'One', now()) RETURNING id",
+            house.ids.new("ptn_"),
+        )
+        await conn.execute("INSERT INTO partner_tenants VALUES ($1, $2)", partner, acme.id)
+    for of in (scope, partner_scope(partner)):
+        assert await code_of(house.identities.resume(of, bot.public_id)) == "scope_denied"
+    assert (await house.identities.resume(PLATFORM_SCOPE, bot.public_id)).status is IdentityStatus.ACTIVE

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.accounts.models import Mode
+from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
-from postroom.directory.sending_controls import SendingControls
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mail.address import Address
 from postroom.mail.compose import Draft, compose
@@ -178,12 +178,12 @@ async def test_what_did_not_fall_back_says_that(room: MailRoom) -> None:
 
 @pytest.mark.covers("FR-DOM-5", "decisions:D10")
 async def test_what_is_not_to_be_rewritten_fails(room: MailRoom) -> None:
-    await SendingControls(room.db, room.clock).change_policy(room.box.ref.tenant_id, {"domain_fallback": False})
+    await Tenants(room.db, room.ids, room.clock).change_policy(room.box.ref.tenant_id, {"domain_fallback": False})
     composed = await room.accept("anna@example.com")
     await fails(room)
     async with FakeMx() as mx:
         assert await dispatch(room, mx) == []
-        await SendingControls(room.db, room.clock).change_policy(room.box.ref.tenant_id, {"domain_fallback": None})
+        await Tenants(room.db, room.ids, room.clock).change_policy(room.box.ref.tenant_id, {"domain_fallback": None})
         submitted = await room.accept("anna@example.com", operation=Operation.SUBMISSION)
         assert await dispatch(room, mx) == []
     for message in (composed, submitted):

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from postroom.accounts.partners import NewPartner, PartnerChanges, PartnerStatus
+from postroom.accounts.service.partners import Partners
+from postroom.accounts.service.tenants import Tenants
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
@@ -40,7 +43,7 @@ async def domain(room: MailRoom, assignments: str) -> None:
 
 
 async def policy(room: MailRoom, **members: Any) -> None:
-    await SendingControls(room.db, room.clock).change_policy(room.box.ref.tenant_id, members)
+    await Tenants(room.db, room.ids, room.clock).change_policy(room.box.ref.tenant_id, members)
 
 
 async def attempt(room: MailRoom, message: str, *, marketing_direct: bool = False) -> tuple[str, str | None, int]:
@@ -300,3 +303,20 @@ async def test_what_a_lost_worker_began_is_told_while_nothing_leaves(room: MailR
         await room.dispatcher().run_due()
         assert not mx.messages
     assert await room.deliveries(message) == {"anna@example.com": "uncertain", "bo@example.com": "queued"}
+
+
+@pytest.mark.covers("edge:J13")
+@pytest.mark.parametrize("suspended", [True, False])
+async def test_what_a_suspended_partners_tenant_has_queued_is_canceled(room: MailRoom, suspended: bool) -> None:
+    """Before transport, without a word in the tenant's own row."""
+    partners = Partners(room.db, room.ids, room.clock)
+    partner = await partners.create(NewPartner("Integrator"))
+    async with room.db.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO partner_tenants (partner_id, tenant_id) VALUES ($1, $2)", partner.id, room.box.ref.tenant_id
+        )
+    message = await room.accept("anna@example.com")
+    if suspended:
+        await partners.update(partner.public_id, PartnerChanges(status=PartnerStatus.SUSPENDED))
+    wanted = ("canceled", 0) if suspended else ("delivered", 1)
+    assert await attempt(room, message) == (wanted[0], None, wanted[1])

@@ -457,6 +457,34 @@ async def test_an_agents_automatic_answers_end(office: PostOffice, fields: str, 
     assert [row["kind"] for row in rows] == ["auto_reply"] * taken + ["transactional"]
 
 
+@pytest.mark.covers("FR-OUT-16", "FR-OUT-13", "edge:E2")
+async def test_the_tenants_lists_hold_here_too(office: PostOffice) -> None:
+    robot, carol = f"robot@{DOMAIN}", f"carol@{DOMAIN}"
+    agent, person = await office.account(robot, await office.key()), await office.account()
+
+    async def send(*to: str, by: str = carol) -> str:
+        return await submit(office, mail(by), *to, account=agent if by == robot else person, mail_from=by)
+
+    async def put(kind: str, entry: str) -> None:
+        await office.rows(
+            "INSERT INTO sender_lists (tenant_id, direction, kind, entry, created_at) SELECT id, 'send', $1, $2, now()"
+            " FROM tenants",
+            *(kind, entry),
+        )
+
+    # Whom the list allows an agent may write to first.
+    assert await send("eve@example.org", by=robot) == "550 5.7.1 recipient_not_allowed"
+    await put("allow", "@example.org")
+    assert (await send("eve@example.org", by=robot)).startswith("250 ")
+    # Whom it blocks nobody does; with one such recipient nothing goes.
+    assert (await send("bob@example.net")).startswith("250 ")
+    await put("block", "bob@example.net")
+    assert await send("eve@example.org", "bob@example.net") == "550 5.7.1 recipient_not_allowed"
+    await office.rows("""UPDATE tenants SET policy_json = '{"send_allowlist_only": true}'""")
+    assert (await send("eve@example.org")).startswith("250 ")
+    assert await send("cat@example.net") == "550 5.7.1 recipient_not_allowed"
+
+
 @pytest.mark.covers("mail-server:A3", "FR-IDN-2", "FR-OUT-13", "edge:E2", "edge:E3")
 async def test_an_agents_controls_hold_here_too(office: PostOffice) -> None:
     address = f"robot@{DOMAIN}"

@@ -213,6 +213,7 @@ async def test_a_relay_is_nowhere(desk: Desk) -> None:
         "thread_id": f"thr_{MISSING}",
         "attachment_id": f"att_{MISSING}",
         "alias_id": f"als_{MISSING}",
+        "partner_id": f"ptn_{MISSING}",
         "tenant_id": world.tenant.public_id,
         "token": "x",
     }

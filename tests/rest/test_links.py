@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from postroom.accounts.signing_keys import Purpose, SigningKeys
-from postroom.directory.sending_controls import SendingControls
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.expunge import expunge
 from postroom.mailbox.models import MailboxRef
@@ -42,7 +41,7 @@ async def sender(world: World) -> Sender:
     world.app = HttpApp(replace(world.app.services, sending=sending))
     world.client = httpx.AsyncClient(transport=httpx.ASGITransport(world.app), base_url="http://api.example")
     made = await make_sender(world)
-    await SendingControls(world.db, world.clock).change_policy(made.box.tenant_id, {"large_attachments": "link"})
+    await world.tenants.change_policy(made.box.tenant_id, {"large_attachments": "link"})
     return made
 
 
@@ -121,8 +120,7 @@ async def test_what_links_do_not_help_is_refused(sender: Sender, why: str) -> No
     """What the HTML shows stays, and so do the words."""
     body = {**BODY, "attachments": [file("report.pdf", PDF)]}
     if why == "refuse":
-        controls = SendingControls(sender.world.db, sender.world.clock)
-        await controls.change_policy(sender.box.tenant_id, {"large_attachments": None})
+        await sender.world.tenants.change_policy(sender.box.tenant_id, {"large_attachments": None})
     elif why == "inline":
         shown = file("logo.png", PDF, "image/png", disposition="inline", content_id="logo")
         body = {**BODY, "html": '<img src="cid:logo">', "attachments": [shown]}
@@ -195,8 +193,7 @@ async def test_its_type_is_what_it_is_and_not_what_it_says(sender: Sender) -> No
 
 @pytest.mark.covers("edge:G5")
 async def test_it_ends_after_its_time(sender: Sender) -> None:
-    controls = SendingControls(sender.world.db, sender.world.clock)
-    await controls.change_policy(sender.box.tenant_id, {"link_ttl_hours": 1})
+    await sender.world.tenants.change_policy(sender.box.tenant_id, {"link_ttl_hours": 1})
     _, url = await linked(sender)
     sender.world.clock.advance(3599)
     assert (await opened(sender.world, url)).status_code == 200
@@ -245,8 +242,7 @@ async def test_bytes_that_are_gone_are_missing(sender: Sender) -> None:
 @pytest.mark.covers("security-privacy:A6.2")
 async def test_a_rotated_key_opens_for_a_week_a_revoked_one_no_more(sender: Sender) -> None:
     world = sender.world
-    controls = SendingControls(world.db, world.clock)
-    await controls.change_policy(sender.box.tenant_id, {"link_ttl_hours": 168})
+    await world.tenants.change_policy(sender.box.tenant_id, {"link_ttl_hours": 168})
     _, url = await linked(sender)
     keys = world.app.services.signing_keys
     assert keys is not None

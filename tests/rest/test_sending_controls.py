@@ -24,9 +24,7 @@ def controls(sender: Sender) -> SendingControls:
 
 
 async def policy(sender: Sender, **members: Any) -> None:
-    await controls(sender).change_policy(
-        sender.box.tenant_id, {name.replace("__", "."): value for name, value in members.items()}
-    )
+    await sender.world.tenants.change_policy(sender.box.tenant_id, members)
 
 
 async def own_domain(sender: Sender, status: str = "healthy", name: str = "acme.example") -> str:
@@ -105,7 +103,7 @@ async def test_a_tenant_may_write_to_fewer(sender: Sender) -> None:
 
 @pytest.mark.covers("edge:E8")
 async def test_a_footer_says_that_an_ai_wrote_it(sender: Sender) -> None:
-    await policy(sender, ai_disclosure__mode="footer", ai_disclosure__text="Written by <a machine> & checked.")
+    await policy(sender, ai_disclosure={"mode": "footer", "text": "Written by <a machine> & checked."})
     await sender.execute("UPDATE identities SET signature_text = 'Robot of Acme' WHERE id = $1", sender.box.id)
     sent = (await sender.send({**BODY, "html": "<p>Good morning.</p>"})).json()
     wire = await sender.wire(sent["id"])
@@ -126,7 +124,7 @@ async def test_a_footer_says_that_an_ai_wrote_it(sender: Sender) -> None:
 
 @pytest.mark.covers("edge:E8")
 async def test_a_header_says_that_an_ai_wrote_it(sender: Sender) -> None:
-    await policy(sender, ai_disclosure__mode="header")
+    await policy(sender, ai_disclosure={"mode": "header"})
     wire = await sender.wire((await sender.send()).json()["id"])
     assert wire["X-AI-Generated"] == "true"
     assert DISCLOSURE not in wire.as_string()
@@ -138,7 +136,7 @@ async def test_without_a_word_nothing_is_said_and_never_of_people(world: World, 
     assert (wire["X-AI-Generated"], DISCLOSURE in wire.as_string()) == (None, False)
     person = await make_sender(world, "carol", kind=IdentityKind.PERSON, owner_name=None, owner_email=None)
     for n, mode in enumerate(("footer", "header")):
-        await policy(sender, ai_disclosure__mode=mode)
+        await policy(sender, ai_disclosure={"mode": mode})
         wire = await person.wire((await person.send(key=f"{n}")).json()["id"])
         assert (wire["X-AI-Generated"], DISCLOSURE in wire.as_string()) == (None, False)
 
@@ -197,5 +195,7 @@ async def test_policies_changed_at_once_are_all_kept(sender: Sender) -> None:
     await asyncio.gather(
         policy(sender, max_recipients=3), policy(sender, domain_fallback=False), policy(sender, link_ttl_hours=9)
     )
-    held = await controls(sender).policy(sender.box.tenant_id)
+    tenant = await sender.world.tenants.get(sender.box.tenant_public_id)
+    held = tenant.policy.under()
+    assert tenant.policy_version == 3
     assert (held.max_recipients, held.domain_fallback, held.link_ttl_hours) == (3, False, 9)

@@ -10,21 +10,26 @@ import httpx
 
 from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.accounts.policy_rules import Stance
+from postroom.accounts.service.partners import Partners
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
-from postroom.directory import Identities, Identity, NewIdentity, NewMailbox
+from postroom.directory import Addresses, Deletions, Identities, Identity, Lists, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.tenants import TenantAnnouncer
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
+from postroom.mailbox.writing import close_mailbox
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.closing import Closing
 from postroom.outbound.models import RouteKind
@@ -208,6 +213,7 @@ def services_of(
         )
 
     parser = Parser()
+    policies = Policies(db, clock, Stance())
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -216,8 +222,13 @@ def services_of(
         verifier=KeyVerifier(db, clock, PEPPER),
         keys=Keys(db, ids, clock, PEPPER),
         rates=RateLimiter(clock),
-        tenants=Tenants(db, ids, clock),
+        tenants=Tenants(db, ids, clock, announce=TenantAnnouncer(ids), policy_changed=policies.forget),
+        policies=policies,
+        partners=Partners(db, ids, clock),
         identities=Identities(db, ids, clock, HASH_KEY, mailbox_rows, IdentityAnnouncer(ids), lambda identity: None),
+        addresses=Addresses(db, ids, clock, HASH_KEY, IdentityAnnouncer(ids), lambda identity: None),
+        deletions=Deletions(db, ids, clock, HASH_KEY, close_mailbox, lambda identity: None),
+        lists=Lists(db, ids, clock),
         mailboxes=mailboxes,
         live=hub,
         parser=parser,

@@ -106,16 +106,24 @@ async def begin(conn: Connection, clock: Clock, request: Request) -> Claim | Rep
 
 
 async def complete(
-    conn: Connection, claim: Claim, status: int, body: Mapping[str, Any] | None, *, reference: Mapping[str, Any] | None
+    conn: Connection,
+    claim: Claim,
+    status: int,
+    body: Mapping[str, Any] | None,
+    *,
+    reference: Mapping[str, Any] | None,
+    tenant_id: int | None = None,
+    identity_id: int | None = None,
 ) -> None:
-    """Record the answer, in the transaction of what it answers.
+    """Record the answer, in the transaction of what it answers. `tenant_id` and `identity_id` say whose data it holds,
+    where the request did not tell when it began.
 
     A member `secret` is never stored. A body of more than 64 KiB is replaced by `{"$ref": reference}`. Raises
     `request_in_progress` when the slot was taken over meanwhile, so that the transaction is rolled back and the
     effect happens once.
     """
     kept = _kept(body, reference)
-    if not await store.complete(conn, claim.slot, claim.created_at, status, kept):
+    if not await store.complete(conn, claim.slot, claim.created_at, status, kept, tenant_id, identity_id):
         raise PostroomError("request_in_progress", retry_after=1)
 
 

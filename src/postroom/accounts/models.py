@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
 
 from postroom.accounts.permissions import GrantRole, Level, Permission
+from postroom.accounts.policy import StoredPolicy
 
 TenantKey = NewType("TenantKey", int)
 """Database key of a tenant; never leaves the program."""
 PersonKey = NewType("PersonKey", int)
 ApiKeyKey = NewType("ApiKeyKey", int)
+PartnerKey = NewType("PartnerKey", int)
 
 
 class Mode(StrEnum):
@@ -32,6 +35,14 @@ class TenantStatus(StrEnum):
     def is_gone(self) -> bool:
         """Whether nobody may use anything of the tenant any more (A3.2 step 7)."""
         return self in (TenantStatus.ERASING, TenantStatus.ERASED)
+
+
+class BillingMode(StrEnum):
+    """How a tenant is to be billed, once somebody bills."""
+
+    METERED = "metered"
+    EXEMPT = "exempt"
+    DISABLED = "disabled"
 
 
 class MemberRole(StrEnum):
@@ -63,11 +74,28 @@ class Tenant:
     sending_paused_at: datetime | None = None
     """Since when nothing is sent for it (G12)."""
     sending_pause_reason: str | None = None
+    updated_at: datetime | None = None
+    partner_id: PartnerKey | None = None
+    """The partner whose key made it; for good."""
+    partner_public_id: str | None = None
+    policy: StoredPolicy = field(default_factory=StoredPolicy)
+    policy_version: int = 0
+    """How often the policy was written."""
+
+    def is_reached_by(self, principal: Principal) -> bool:
+        """Whether the tenant as a whole is in reach (A3.3); False looks like "missing" to the caller. The level first:
+        a tenant without a partner is nobody's who has none.
+        """
+        if principal.level is Level.PARTNER:
+            return self.partner_id is not None and self.partner_id == principal.partner_id
+        return principal.reaches_tenant(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class NewTenant:
-    """A tenant to be made. `address_suffix` None means `.` + slug; the default tenant has none."""
+    """A tenant to be made. `address_suffix` None means `.` + slug; the default tenant has none. `policy` is a document
+    of what differs from the default; `billing_mode` None is what its partner, or the deployment, gives.
+    """
 
     slug: str
     name: str
@@ -75,6 +103,20 @@ class NewTenant:
     address_suffix: str | None = None
     is_default: bool = False
     timezone: str = "UTC"
+    policy: Mapping[str, Any] | None = None
+    billing_mode: BillingMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChanges:
+    """What is to be changed of a tenant; None is left as it is. `policy` is a document, as a patch."""
+
+    name: str | None = None
+    timezone: str | None = None
+    policy: Mapping[str, Any] | None = None
+    status: TenantStatus | None = None
+    """Active or suspended."""
+    resume_sending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,33 +183,57 @@ class ApiKey:
     revoked_at: datetime | None
     last_used_at: datetime | None
     created_at: datetime
+    partner_id: PartnerKey | None = None
+    """Of a partner key alone; a key of one of its tenants has none."""
+    partner_public_id: str | None = None
+    created_by_key: str | None = None
+    """The public id of the key that made it."""
+    created_by_person: str | None = None
+    """The public id of the person behind it, inherited by keys that it makes (W36)."""
+    created_by_role: MemberRole | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """How far a principal reaches, as a mandatory argument of SQL: what is out of scope is missing (SEC-1, A4.2).
 
-    Platform: both None. Tenant: the tenant. Identity: both. Statements branch on `level` first, so that None never
-    matches a row.
+    Platform: none of the keys. Partner: the partner. Tenant: the tenant. Identity: tenant and identity. Statements
+    branch on `level` first, so that None never matches a row.
     """
 
     level: Level
     tenant_id: int | None = None
     identity_id: int | None = None
+    partner_id: int | None = None
 
     def __post_init__(self) -> None:
-        shape = (self.tenant_id is not None, self.identity_id is not None)
-        if shape != _SHAPES.get(self.level):
+        shape = (self.partner_id is not None, self.tenant_id is not None, self.identity_id is not None)
+        if shape != KEYS_OF_LEVEL[self.level]:
             raise ValueError("a scope has exactly the keys of its level")
 
+    @property
+    def values(self) -> tuple[Level, int | None, int | None]:
+        """The first three values of a statement in scope: level, key of the partner or else of the tenant, identity."""
+        return self.level, self.partner_id if self.level is Level.PARTNER else self.tenant_id, self.identity_id
 
-_SHAPES = {Level.PLATFORM: (False, False), Level.TENANT: (True, False), Level.IDENTITY: (True, True)}
+
+KEYS_OF_LEVEL = {
+    Level.PLATFORM: (False, False, False),
+    Level.PARTNER: (True, False, False),
+    Level.TENANT: (False, True, False),
+    Level.IDENTITY: (False, True, True),
+}
+"""Which of partner, tenant and identity a level names."""
 
 PLATFORM_SCOPE = Scope(Level.PLATFORM)
 
 
 def tenant_scope(tenant_id: int) -> Scope:
     return Scope(Level.TENANT, tenant_id)
+
+
+def partner_scope(partner_id: int) -> Scope:
+    return Scope(Level.PARTNER, partner_id=partner_id)
 
 
 def identity_scope(tenant_id: int, identity_id: int) -> Scope:
@@ -313,10 +379,15 @@ class Principal:
     """None where it is asked again at each request."""
     session: PersonSession | None = field(default=None, compare=False)
     """The session that a person calls with."""
+    partner_id: int | None = None
+    """Of a partner key alone."""
+    partner_public_id: str | None = None
+    behind: MemberRole | None = None
+    """The role of the person behind a key, who may have made the key that made it (A3.7)."""
 
     @property
     def scope(self) -> Scope:
-        return Scope(self.level, self.tenant_id, self.identity_id)
+        return Scope(self.level, self.tenant_id, self.identity_id, self.partner_id)
 
     @property
     def rate_subject(self) -> str:
@@ -328,7 +399,10 @@ class Principal:
         return self.permissions.issuperset(permissions)
 
     def reaches_tenant(self, tenant_id: int) -> bool:
-        """Whether things of the tenant as a whole are in reach; False looks like "missing" to the caller."""
+        """Whether things of the tenant as a whole are in reach; False looks like "missing" to the caller.
+
+        Which tenants are a partner's the tenant knows: `Tenant.is_reached_by`.
+        """
         return self.level is Level.PLATFORM or (self.level is Level.TENANT and self.tenant_id == tenant_id)
 
     def reaches_identity(self, tenant_id: int, identity_id: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Level(StrEnum):
-    """How far a principal reaches: every tenant, one tenant, one identity. Wider levels compare greater."""
+    """How far a principal reaches: every tenant, a partner's tenants, one tenant, one identity."""
 
     IDENTITY = "identity"
     TENANT = "tenant"
@@ -16,13 +16,19 @@ class Level(StrEnum):
 
     @property
     def rank(self) -> int:
+        """Wider levels have the greater one."""
         return _RANK[self]
 
 
 _RANK: Final = {Level.IDENTITY: 0, Level.TENANT: 1, Level.PARTNER: 2, Level.PLATFORM: 3}
 
-OFFERED_LEVELS: Final = frozenset((Level.PLATFORM, Level.TENANT, Level.IDENTITY))
-"""Levels that keys can be made of."""
+MAY_MINT: Final[dict[Level, frozenset[Level]]] = {
+    Level.PLATFORM: frozenset(Level),
+    Level.PARTNER: frozenset((Level.TENANT, Level.IDENTITY)),
+    Level.TENANT: frozenset((Level.TENANT, Level.IDENTITY)),
+    Level.IDENTITY: frozenset((Level.IDENTITY,)),
+}
+"""The levels of keys that a key of each level makes (A3.5). Partner keys come from the platform alone (J11)."""
 
 
 class Permission(StrEnum):
@@ -118,6 +124,14 @@ IMPLIED: Final[dict[Permission, frozenset[Permission]]] = {
 }
 """Permissions that include others."""
 
+UNLISTED: Final[dict[Level, frozenset[Permission]]] = {
+    Level.PLATFORM: frozenset(),
+    Level.PARTNER: frozenset(),
+    Level.TENANT: frozenset({Permission.USAGE_READ}),
+    Level.IDENTITY: frozenset({Permission.USAGE_READ}),
+}
+"""What a key may do on its own tenant without its being listed (rest-api §2.3)."""
+
 
 class GrantRole(StrEnum):
     """What a person may do with a mailbox (A2)."""
@@ -166,6 +180,27 @@ OF_MEMBER: Final[dict[str, frozenset[Permission]]] = {
     "owner": _ADMIN,
 }
 """What a membership gives in the tenant. Mail is a matter of grants alone."""
+
+ROOM_OF_ROLE: Final[dict[str, frozenset[Permission]]] = {
+    "owner": MAY_HOLD[Level.TENANT],
+    "admin": MAY_HOLD[Level.TENANT] - OWNER_ONLY,
+    "member": frozenset(
+        {
+            Permission.IDENTITIES_READ,
+            Permission.DOMAINS_READ,
+            Permission.MESSAGES_READ,
+            Permission.MESSAGES_WRITE,
+            Permission.ATTACHMENTS_READ,
+            Permission.SEARCH_READ,
+            Permission.SEARCH_AGENTIC,
+            Permission.QUARANTINE_REVIEW,
+            Permission.USAGE_READ,
+            Permission.MEMBERS_READ,
+            Permission.ACCOUNTS_REQUEST,
+        }
+    ),
+}
+"""What a key may hold while a person of this role is behind it (A3.7, W36)."""
 
 OF_OPERATOR: Final = frozenset({Permission.PLATFORM_OPS, Permission.MEMBERS_READ, Permission.MEMBERS_MANAGE})
 """What running the deployment gives (A2): never other people's mail."""

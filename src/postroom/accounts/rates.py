@@ -31,6 +31,10 @@ class Bucket(Enum):
     API = ("key", 600)
     SESSION = ("session", 600)
     TENANT = ("tenant", 1800)
+    PARTNER = ("partner", 1800)
+    """All keys of a partner together (J22)."""
+    PARTNER_CREATE = ("partner_create", 10)
+    """Tenants that the keys of a partner make (J18)."""
     SEARCH = ("search", 120)
     SEND = ("send", 120)
     """Of one identity, whoever asks."""
@@ -86,6 +90,8 @@ class RateLimiter:
         wanted = [(own, principal.rate_subject)]
         if principal.kind is PrincipalKind.KEY and principal.tenant_public_id is not None:
             wanted.append((Bucket.TENANT, principal.tenant_public_id))
+        if principal.partner_public_id is not None:
+            wanted.append((Bucket.PARTNER, principal.partner_public_id))
         if search:
             wanted.append((Bucket.SEARCH, principal.rate_subject))
         for bucket, subject in wanted:

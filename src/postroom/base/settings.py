@@ -91,6 +91,8 @@ _ALIASES: Final = {
     "POSTROOM_MAX_MESSAGE_BYTES": "limits.max_message_size",
     "POSTROOM_RESOLVERS": "dns.resolvers",
     "POSTROOM_TRUSTED_AUTHSERV_ID": "policy.trusted_authserv_id",
+    "POSTROOM_DEFAULT_POLICY": "tenants.default_policy",
+    "POSTROOM_QUARANTINE_KEY_RELEASE": "tenants.quarantine_key_release",
     "POSTROOM_MARKETING_DIRECT": "outbound.marketing_direct",
 }
 # Read by other parts: where the file is, and the secrets (see `base.secrets`).

@@ -394,6 +394,17 @@ class LimitSettings(_Section):
     """How long a lock of signing in lasts."""
 
 
+class TenantSettings(_Section):
+    """What holds for all tenants."""
+
+    default_policy: Annotated[dict[str, Any], BeforeValidator(check.document)] = {}
+    """Members of the tenants' policy that are other than built in, where nobody has set anything: a table, in the
+    environment a JSON object. Nothing that tenants have set changes with it."""
+    quarantine_key_release: bool = True
+    """Whether API keys may take decisions that are people's otherwise: release quarantined mail, and loosen what guards
+    against it. When not, only for tenants whose policy has `quarantine.key_release`."""
+
+
 class Settings(_Section):
     """The whole tree. Made by `load`; frozen."""
 
@@ -429,6 +440,7 @@ class Settings(_Section):
     tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
+    tenants: TenantSettings = TenantSettings()
     ignored_environment: tuple[str, ...] = ()
     """Names of variables that look like ours and mean nothing to us, for the log and doctor to tell."""
 

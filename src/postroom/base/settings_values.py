@@ -3,6 +3,7 @@
 A check takes what the file or the environment has and raises ValueError with words for a person.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -103,6 +104,18 @@ def split(value: object) -> object:
     """A list written in one string, as the environment has it: separated by commas."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def document(value: object) -> object:
+    """An object, which the environment has as JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except ValueError:
+            raise ValueError("a JSON object is needed") from None
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object is needed, or a table of TOML")
     return value
 
 

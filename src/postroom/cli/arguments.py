@@ -133,10 +133,10 @@ def read_duration(text: str) -> timedelta:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def read_time(text: str) -> datetime:
+def read_time(text: str, option: str = "--expires-at") -> datetime:
     """RFC 3339, or a date, which is its midnight in UTC. Raises a usage error for anything else."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise usage(f"--expires-at: {text!r} is not a time such as 2030-01-31 or 2030-01-31T12:00:00Z") from None
+        raise usage(f"{option}: {text!r} is not a time such as 2030-01-31 or 2030-01-31T12:00:00Z") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

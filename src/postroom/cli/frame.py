@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import typer
 
 from postroom.app import Core
 from postroom.cli.arguments import Fetch, collect
+from postroom.cli.failures import usage
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
 from postroom.cli.reach import run
 from postroom.cli.shapes import Document
 
 F = TypeVar("F", bound=Callable[..., None])
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 _COMMON: Final = (("json", Json, False), ("quiet", Quiet, False), ("config", Config, None), ("data_dir", DataDir, None))
 
@@ -74,3 +77,12 @@ def tell_list(
 
     rows, following = run(call, work)
     call.output.listing(rows, columns, next_cursor=following, empty=empty)
+
+
+def confirm(call: Invocation, yes: bool, question: str) -> None:
+    """Ask, unless it was said already. Raises a usage error where nobody can be asked, and Abort at a no."""
+    if yes:
+        return
+    if not call.output.interactive:
+        raise usage("this wants to be confirmed", "Add --yes.")
+    typer.confirm(question, abort=True, err=True)

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from postroom.accounts.audit import Event
 from postroom.accounts.models import ApiKey, AppPassword, Person, PersonSession, Tenant
+from postroom.accounts.partners import Partner
 from postroom.accounts.permissions import Permission
+from postroom.accounts.policy_rules import Access
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.db import ParkedRow, QueueCounts
-from postroom.directory.models import Alias, Identity
+from postroom.directory.erasures import Erasure
+from postroom.directory.models import Alias, HostedAddress, Identity
 from postroom.directory.sending_controls import Paused, Standing, SwitchState
-from postroom.events.identities import identity_object
+from postroom.events.identities import address_object, identity_object
 from postroom.mailbox.models import Folder
 from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
@@ -34,11 +38,36 @@ def tenant(one: Tenant) -> Document:
         "name": one.name,
         "mode": one.mode.value,
         "status": one.status.value,
+        "suspended_by": one.suspended_by,
+        "partner_id": one.partner_public_id,
         "address_suffix": one.address_suffix,
         "timezone": one.timezone,
         "sending_paused_at": moment(one.sending_paused_at),
         "sending_pause_reason": one.sending_pause_reason,
         "created_at": moment(one.created_at),
+    }
+
+
+def partner(one: Partner) -> Document:
+    return {
+        "id": one.public_id,
+        "name": one.name,
+        "status": one.status.value,
+        "default_billing_mode": one.default_billing_mode.value,
+        "max_tenants": one.max_tenants,
+        "ramp_exempt": one.ramp_exempt,
+        "created_at": moment(one.created_at),
+    }
+
+
+def access(one: Access) -> Document:
+    """What the writers of a tenant may do with a member of its policy."""
+    return {
+        "field": one.path,
+        "class": one.kind.value,
+        "writable": one.writable,
+        "ceiling": one.ceiling,
+        "ceiling_source": None if one.source is None else one.source.value,
     }
 
 
@@ -74,7 +103,7 @@ def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
         "is_operator": one.is_operator,
         "enabled": one.enabled,
         "has_password": one.has_password,
-        "addresses": [identity.primary.address for identity in mailboxes],
+        "addresses": [identity.primary.address for identity in mailboxes if identity.addresses],
         "identity_ids": [identity.public_id for identity in mailboxes],
         "created_at": moment(one.created_at),
     }
@@ -102,6 +131,41 @@ def session(one: PersonSession) -> Document:
         "user_agent": one.user_agent,
         "last_seen_at": moment(one.last_seen_at),
         "expires_at": moment(one.expires_at),
+        "created_at": moment(one.created_at),
+    }
+
+
+def address(owner: Identity, one: HostedAddress) -> Document:
+    """As the API shows it."""
+    return address_object(owner, one)
+
+
+def erasure(one: Erasure) -> Document:
+    """What asks for an identity to be erased."""
+    return {
+        "id": one.public_id,
+        "tenant_id": one.tenant_public_id,
+        "scope": "identity",
+        "identity_id": one.identity_public_id,
+        "status": one.status,
+        "created_at": moment(one.created_at),
+        "deadline_at": moment(one.deadline_at),
+        "completed_at": moment(one.completed_at),
+    }
+
+
+def audit_event(one: Event) -> Document:
+    """As the API shows it."""
+    return {
+        "id": one.public_id,
+        "tenant_id": one.tenant_id,
+        "actor_key_id": one.actor_key,
+        "actor_user_id": one.actor_person,
+        "action": one.action,
+        "target_type": one.target_type,
+        "target_id": one.target_id,
+        "details": dict(one.details),
+        "request_id": one.request_id,
         "created_at": moment(one.created_at),
     }
 
@@ -144,8 +208,10 @@ def key(one: ApiKey) -> Document:
         "name": one.name,
         "level": one.level.value,
         "mode": one.mode.value,
+        "partner_id": one.partner_public_id,
         "tenant_id": one.tenant_public_id,
         "identity_id": one.identity_public_id,
+        "created_by_user_id": one.created_by_person,
         "permissions": [permission.value for permission in Permission if permission in one.permissions],
         "expires_at": moment(one.expires_at),
         "revoked_at": moment(one.revoked_at),

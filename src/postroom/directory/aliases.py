@@ -10,7 +10,7 @@ import asyncpg
 from postroom.base.ids import is_id
 from postroom.db import Connection
 from postroom.directory.models import Alias
-from postroom.directory.store import DomainRow
+from postroom.directory.rules import DomainRow
 
 _SELECT: Final = """
 SELECT a.id, a.public_id, a.tenant_id, t.public_id AS tenant_public_id, a.address, d.name AS domain,

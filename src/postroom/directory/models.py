@@ -158,6 +158,11 @@ MailboxFactory = Callable[[Connection, NewMailbox], Awaitable[None]]
 """Writes the rows of a mailbox inside the transaction that makes its identity."""
 
 
+MailboxClosing = Callable[[Connection, int, int], Awaitable[None]]
+"""Lets the mailbox of a tenant (its keys) take nothing more, from the end of the transaction that deletes its identity.
+"""
+
+
 class Fact(StrEnum):
     """What happened to an identity or an address; the names of the published events."""
 
@@ -166,6 +171,7 @@ class Fact(StrEnum):
     IDENTITY_PAUSED = "identity.paused"
     IDENTITY_RESUMED = "identity.resumed"
     ADDRESS_ADDED = "identity.address_added"
+    ADDRESS_ACTIVATED = "identity.address_activated"
     ADDRESS_PROMOTED = "identity.address_promoted"
     ADDRESS_RETIRED = "identity.address_retired"
 

@@ -68,6 +68,17 @@ BROKEN_CHAIN: Final = Refusal(451, "4.3.0", "Temporary local problem with this a
 
 
 @dataclass(frozen=True, slots=True)
+class DomainRow:
+    """What is asked of a domain when an address is made on it."""
+
+    id: int
+    public_id: str
+    name: str
+    status: str
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """An alias on the way of a message, as the database has it."""
 
@@ -178,6 +189,11 @@ def parse_recipient(text: str, platform_domain: str) -> tuple[str, str] | None:
 def is_plausible(local: str) -> bool:
     """Whether a local part without detail can be one of ours at all: printable ASCII, 64 octets (A3)."""
     return local.isascii() and local.isprintable() and 0 < len(local) <= MAX_LOCAL
+
+
+def receives(domain: DomainRow) -> bool:
+    """Whether addresses of a domain take mail (inbound §4)."""
+    return domain.enabled and domain.status in READY_DOMAIN
 
 
 def split_detail(local: str) -> tuple[str, str]:

@@ -1,18 +1,16 @@
-"""What operators stop sending with, and what tenants decide of it: pauses of tenants and domains (G12, J33), switches
-of the deployment, and the tenant's policy (outbound §21). SQL.
+"""What operators stop sending with: pauses of tenants and domains (G12, J33), and switches of the deployment. SQL.
 
 Whoever sends reads all of it anew for each message, and again before each attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from postroom.accounts.policy import TenantPolicy, changed, read_policy
 from postroom.accounts.text import invalid, is_storable
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
@@ -49,9 +47,6 @@ _DOMAINS: Final = """
 SELECT public_id, name, sending_paused_at AS at FROM domains
 WHERE sending_paused_at IS NOT NULL ORDER BY sending_paused_at DESC, id DESC LIMIT $1
 """
-_POLICY: Final = "SELECT policy_json FROM tenants WHERE id = $1"
-_LOCK_POLICY: Final = "SELECT policy_json, status FROM tenants WHERE id = $1 FOR NO KEY UPDATE"
-_SET_POLICY: Final = "UPDATE tenants SET policy_json = $2, updated_at = $3 WHERE id = $1"
 
 
 class PauseReason(StrEnum):
@@ -164,30 +159,6 @@ class SendingControls:
             [Paused(row["public_id"], row["slug"], row["at"], row["reason"]) for row in tenants],
             [Paused(row["public_id"], row["name"], row["at"]) for row in domains],
         )
-
-    # -- policy
-
-    async def policy(self, tenant_id: int) -> TenantPolicy:
-        """What holds for the tenant. Raises `tenant_not_found`."""
-        async with self._database.acquire() as conn:
-            stored = await conn.fetchval(_POLICY, tenant_id)
-        if stored is None:
-            raise PostroomError("tenant_not_found")
-        return read_policy(stored)
-
-    async def change_policy(self, tenant_id: int, changes: Mapping[str, Any]) -> TenantPolicy:
-        """Set members by their paths; None is the default again. Raises `tenant_not_found`, `tenant_erased`,
-        `invalid_request`; then nothing is changed."""
-        async with self._database.transaction() as conn:
-            row = await conn.fetchrow(_LOCK_POLICY, tenant_id)
-            if row is None:
-                raise PostroomError("tenant_not_found")
-            if row["status"] in ("erasing", "erased"):
-                raise PostroomError("tenant_erased")
-            after = changed(row["policy_json"], changes)
-            await conn.execute(_SET_POLICY, tenant_id, after, self._clock.now())
-        log.info("policy_changed", members=sorted(changes))
-        return read_policy(after)
 
 
 def _switch(name: Switch, row: Any) -> SwitchState:

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
 
 from postroom.accounts.models import Scope
+from postroom.accounts.store.reach import of_partner
 from postroom.accounts.text import is_storable
 from postroom.base.ids import is_id
 from postroom.db import Connection
@@ -26,6 +26,7 @@ from postroom.directory.models import (
     NewIdentity,
     PauseReason,
 )
+from postroom.directory.rules import DomainRow
 
 _ADDRESS: Final = """
 a.id, a.public_id, a.address, a.domain_id, d.name AS domain, d.public_id AS domain_public_id,
@@ -37,22 +38,22 @@ a.retire_at, a.retired_at, a.created_at
 _REACH: Final = """
 i.kind <> 'relay' AND CASE $1::text
   WHEN 'platform' THEN $2::bigint IS NULL AND $3::bigint IS NULL
+  WHEN 'partner' THEN NOT i.is_system AND {of_partner}
   WHEN 'tenant' THEN i.tenant_id = $2::bigint AND NOT i.is_system
   WHEN 'identity' THEN i.tenant_id = $2::bigint AND i.id = $3::bigint AND NOT i.is_system
   ELSE false END
-"""
+""".replace("{of_partner}", of_partner("i.tenant_id", "$2::bigint"))
 _SELECT: Final = """
 SELECT i.*, t.public_id AS tenant_public_id FROM identities i JOIN tenants t ON t.id = i.tenant_id
 """
 _GET: Final = " ".join((_SELECT, "WHERE i.public_id = $4 AND", _REACH))
 _GET_FOR_UPDATE: Final = " ".join((_GET, "FOR NO KEY UPDATE OF i"))
 _BY_CLIENT_ID: Final = " ".join((_SELECT, "WHERE i.tenant_id = $1 AND i.client_id = $2"))
-_BY_ADDRESS: Final = " ".join(
-    (_SELECT, "JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id WHERE a.address = $4 AND", _REACH)
-)
-_LIST: Final = " ".join(
+_JOINED: Final = " ".join((_SELECT, "JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id"))
+_BY_ADDRESS: Final = " ".join((_JOINED, "WHERE a.address = $4 AND", _REACH))
+_BY_ADDRESS_ID: Final = " ".join((_JOINED, "WHERE a.public_id = $4 AND", _REACH))
+_LIST_REST: Final = " ".join(
     (
-        *(_SELECT, "WHERE i.tenant_id = $4 AND NOT i.is_system AND", _REACH),
         "AND ($5::text[] IS NULL OR i.status = ANY ($5))",
         "AND ($6::text IS NULL OR i.purpose = $6) AND ($7::text IS NULL OR i.client_id = $7)",
         "AND ($8::timestamptz IS NULL OR (i.created_at, i.public_id) < ($8, $9::text))",
@@ -69,6 +70,9 @@ WHERE g.person_id = $1 AND t.status IN ('active', 'suspended') AND i.status IN (
   AND ($5::timestamptz IS NULL OR (i.created_at, i.public_id) < ($5, $6::text))
 ORDER BY i.created_at DESC, i.public_id DESC LIMIT $7
 """
+_LIST: Final = " ".join((_SELECT, "WHERE i.tenant_id = $4 AND NOT i.is_system AND", _REACH, _LIST_REST))
+# In the order of one index, however many tenants there are.
+_LIST_ALL: Final = " ".join((_SELECT, "WHERE $4::bigint IS NULL AND NOT i.is_system AND", _REACH, _LIST_REST))
 _ADDRESSES: Final = " ".join(
     (
         *("SELECT", _ADDRESS, ", a.identity_id FROM addresses a JOIN domains d ON d.id = a.domain_id"),
@@ -128,12 +132,22 @@ JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
 WHERE a.status = 'retiring' AND a.retire_at <= $1
 ORDER BY a.retire_at LIMIT $2 FOR NO KEY UPDATE OF i SKIP LOCKED
 """
+# Domains and identities that others hold are another time's.
+_READY: Final = """
+SELECT a.tenant_id, a.identity_id, a.public_id FROM addresses a
+JOIN domains d ON d.id = a.domain_id
+JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
+WHERE a.status = 'pending' AND d.enabled AND d.status = ANY ($1::text[]) AND i.status IN ('active', 'paused')
+LIMIT $2 FOR SHARE OF d SKIP LOCKED FOR NO KEY UPDATE OF i SKIP LOCKED
+"""
 
 _PLATFORM_DOMAIN: Final = "SELECT id, public_id, name, status, enabled FROM domains WHERE kind = 'platform'"
-_DOMAIN: Final = """
-SELECT id, public_id, name, status, enabled FROM domains WHERE public_id = $1 AND tenant_id = $2
+_HOLD_DOMAIN: Final = """
+SELECT id, public_id, name, status, enabled FROM domains WHERE public_id = $1 AND tenant_id = $2 FOR SHARE
 """
-_DOMAIN_STATUS: Final = "SELECT status FROM domains WHERE id = $1 AND tenant_id = $2"
+# The lock that the table's own trigger takes for an address.
+_RESERVE: Final = "SELECT pg_advisory_xact_lock(hashtextextended('address:' || $1::text, 0))"
+_DOMAIN_ID: Final = "SELECT public_id FROM domains WHERE name = $1 AND tenant_id = $2"
 _IS_LOCAL: Final = "SELECT EXISTS (SELECT FROM domains WHERE name = $1 AND enabled)"
 _TAKEN: Final = """
 SELECT EXISTS (SELECT FROM addresses WHERE address = $1)
@@ -148,17 +162,6 @@ INSERT INTO address_tombstones (address_hash, tenant_id, identity_id, reason, cr
 SELECT h, $2, $3, $4, $5 FROM unnest($1::bytea[]) AS h ON CONFLICT (address_hash) DO NOTHING
 """
 _DELETE_ADDRESSES: Final = "DELETE FROM addresses WHERE tenant_id = $1 AND identity_id = $2"
-
-
-@dataclass(frozen=True, slots=True)
-class DomainRow:
-    """What is asked of a domain when an address is made on it."""
-
-    id: int
-    public_id: str
-    name: str
-    status: str
-    enabled: bool
 
 
 async def get(conn: Connection, scope: Scope, public_id: str, *, lock: bool = False) -> Identity | None:
@@ -186,6 +189,20 @@ async def by_address(conn: Connection, scope: Scope, address: str) -> Identity |
     return None if row is None else (await _with_addresses(conn, [row]))[0]
 
 
+async def by_address_id(conn: Connection, scope: Scope, public_id: str) -> Identity | None:
+    """The identity in scope that an address belongs to, by the id of the address."""
+    if not is_id("adr_", public_id):
+        return None
+    row = await conn.fetchrow(_BY_ADDRESS_ID, *_values(scope), public_id)
+    return None if row is None else (await _with_addresses(conn, [row]))[0]
+
+
+async def domain_id(conn: Connection, tenant_id: int, name: str) -> str | None:
+    """The public id of a domain of the tenant."""
+    found: str | None = await conn.fetchval(_DOMAIN_ID, name, tenant_id)
+    return found
+
+
 async def by_key(conn: Connection, tenant_id: int, identity_id: int) -> Identity:
     """An identity that is known to be there."""
     rows = await conn.fetch(_BY_KEYS, tenant_id, [identity_id])
@@ -200,7 +217,7 @@ async def system_identity(conn: Connection) -> Identity | None:
 async def page(
     conn: Connection,
     scope: Scope,
-    tenant_id: int,
+    tenant_id: int | None,
     *,
     statuses: Iterable[IdentityStatus] | None,
     purpose: str | None,
@@ -208,10 +225,13 @@ async def page(
     limit: int,
     after: tuple[datetime, str] | None,
 ) -> list[Identity]:
-    """Identities of a tenant that are in scope, newest first; the system identity never."""
+    """Identities of a tenant, or of all, that are in scope, newest first; the system identity never."""
     wanted = None if statuses is None else [status.value for status in statuses]
     created_at, public_id = after if after is not None else (None, None)
-    rows = await conn.fetch(_LIST, *_values(scope), tenant_id, wanted, purpose, client_id, created_at, public_id, limit)
+    statement = _LIST_ALL if tenant_id is None else _LIST
+    rows = await conn.fetch(
+        statement, *_values(scope), tenant_id, wanted, purpose, client_id, created_at, public_id, limit
+    )
     return await _with_addresses(conn, rows)
 
 
@@ -327,18 +347,25 @@ async def due_addresses(conn: Connection, now: datetime, limit: int) -> list[tup
     return [(row["tenant_id"], row["identity_id"], row["public_id"]) for row in rows]
 
 
+async def ready_addresses(conn: Connection, ready: Sequence[str], limit: int) -> list[tuple[int, int, str]]:
+    """Tenant, identity and public id of pending addresses whose domain has a state of `ready`; domains and identities
+    are locked."""
+    rows = await conn.fetch(_READY, ready, limit)
+    return [(row["tenant_id"], row["identity_id"], row["public_id"]) for row in rows]
+
+
 async def platform_domain(conn: Connection) -> DomainRow | None:
     return _domain(await conn.fetchrow(_PLATFORM_DOMAIN))
 
 
-async def tenant_domain(conn: Connection, tenant_id: int, public_id: str) -> DomainRow | None:
-    """A domain of the tenant by its public id."""
-    return _domain(await conn.fetchrow(_DOMAIN, public_id, tenant_id)) if is_id("dom_", public_id) else None
+async def hold_domain(conn: Connection, tenant_id: int, public_id: str) -> DomainRow | None:
+    """A domain of the tenant by its public id; its state stays what it is until the end of the transaction."""
+    return _domain(await conn.fetchrow(_HOLD_DOMAIN, public_id, tenant_id)) if is_id("dom_", public_id) else None
 
 
-async def domain_status(conn: Connection, tenant_id: int, domain_id: int) -> str | None:
-    status: str | None = await conn.fetchval(_DOMAIN_STATUS, domain_id, tenant_id)
-    return status
+async def reserve(conn: Connection, address: str) -> None:
+    """Nobody else takes the address before the end of the transaction. Several are reserved in their order."""
+    await conn.execute(_RESERVE, address)
 
 
 async def is_local_domain(conn: Connection, name: str) -> bool:
@@ -380,7 +407,7 @@ async def _with_addresses(conn: Connection, rows: Sequence[asyncpg.Record]) -> l
 
 
 def _values(scope: Scope) -> tuple[str, int | None, int | None]:
-    return scope.level, scope.tenant_id, scope.identity_id
+    return scope.values
 
 
 def _domain(row: asyncpg.Record | None) -> DomainRow | None:

@@ -16,6 +16,9 @@ INSERT INTO events (public_id, type, tenant_id, identity_id, owner_kind, owner_i
 VALUES ($1, $2, $3, $4, 'mailbox', $5, $6, $7, $8)
 """
 
+NO_ADDRESS: Final = "deleted@postroom.invalid"
+"""What stands for the primary address of an identity that has none any more: nobody's, ever (RFC 6761 §6.4)."""
+
 
 class IdentityAnnouncer:
     """The directory's `announce`: turns a fact into an event of the identity's own sequence."""
@@ -81,7 +84,9 @@ def identity_object(identity: Identity) -> dict[str, Any]:
         "purpose": identity.purpose,
         "status": identity.status.value,
         "pause_reason": identity.pause_reason.value if identity.pause_reason else None,
-        "primary_address": next((item.address for item in identity.addresses if item.role is AddressRole.PRIMARY), ""),
+        "primary_address": next(
+            (item.address for item in identity.addresses if item.role is AddressRole.PRIMARY), NO_ADDRESS
+        ),
         "addresses": [address_object(identity, address) for address in identity.addresses],
         "owner": {"name": identity.owner_name, "email": identity.owner_email} if owned else None,
         "signature": None if erased else {"text": identity.signature_text, "html": identity.signature_html},

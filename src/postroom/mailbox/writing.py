@@ -23,6 +23,8 @@ SELECT modseq, change_seq, event_seq, used_bytes, quota_bytes, last_uid_validity
 FROM mailboxes WHERE tenant_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 
+_CLOSE = "UPDATE mailboxes SET closed = true WHERE tenant_id = $1 AND id = $2"
+
 _SAVE = """
 UPDATE mailboxes SET modseq = $3, change_seq = $4, event_seq = $5, used_bytes = $6, last_uid_validity = $7
 WHERE tenant_id = $1 AND id = $2
@@ -152,6 +154,14 @@ async def begin_write(conn: Connection, ref: MailboxRef, now: datetime) -> Mailb
     if row is None or row["erased"]:
         raise PostroomError("identity_not_found")
     return _write(conn, ref, row, now)
+
+
+async def close_mailbox(conn: Connection, tenant_id: int, mailbox_id: int) -> None:
+    """From the end of the transaction on the mailbox takes no message more, whatever was let in before. What is in it
+    stays for whoever erases it (inbound.md §2.3).
+    """
+    await conn.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
+    await conn.execute(_CLOSE, tenant_id, mailbox_id)
 
 
 async def go_on_writing(conn: Connection, ref: MailboxRef, now: datetime, *, raised: bool = True) -> MailboxWrite:

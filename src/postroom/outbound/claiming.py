@@ -84,8 +84,8 @@ RETURNING t.claim_token, t.tenant_id, t.id, t.message_id, t.mailbox_id, t.domain
 # Each table by its key, for each message: joined, a plan that was made while the tables were small could read all of a
 # tenant's rows for long.
 _MESSAGES: Final = """
-SELECT o.*, m.*, b.*, i.status <> 'active' OR t.status <> 'active' AS is_stopped, i.is_system,
-  t.mode = 'test' AS is_test, t.is_paused, t.may_fall_back,
+SELECT o.*, m.*, b.*, i.status <> 'active' OR t.status <> 'active' OR t.is_partner_stopped AS is_stopped, i.is_system,
+  t.mode = 'test' AS is_test, t.is_paused, t.domain_fallback,
   d.status AS domain_status, d.enabled AS domain_enabled, d.kind = 'platform' AS from_platform,
   d.sending_paused_at IS NOT NULL AS domain_paused,
   EXISTS (SELECT FROM ops_switches s WHERE s.name = 'read_only' AND s.state = 'on') AS is_read_only
@@ -109,7 +109,11 @@ CROSS JOIN LATERAL (
 ) i
 CROSS JOIN LATERAL (
   SELECT t.status, t.mode, t.sending_paused_at IS NOT NULL AS is_paused,
-    coalesce(t.policy_json ->> 'domain_fallback', 'true') <> 'false' AS may_fall_back
+    t.policy_json -> 'domain_fallback' AS domain_fallback,
+    EXISTS (
+      SELECT FROM partner_tenants o JOIN partners p ON p.id = o.partner_id
+      WHERE o.tenant_id = t.id AND p.status <> 'active'
+    ) AS is_partner_stopped
   FROM tenants t WHERE t.id = k.tenant_id LIMIT 1
 ) t
 LEFT JOIN LATERAL (
@@ -217,8 +221,9 @@ class Letter:
     """Nothing is sent for the tenant (G12)."""
     is_read_only: bool = False
     """Nothing leaves the deployment (J33)."""
-    may_fall_back: bool = False
-    """Whether the tenant wants its mail to leave from the platform address while the domain of From fails."""
+    may_fall_back: bool | None = None
+    """Whether the tenant wants its mail to leave from the platform address while the domain of From fails; None where
+    it has not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +407,7 @@ def _letter(row: Any) -> Letter:
         domain=_domain(row),
         is_paused=row["is_paused"],
         is_read_only=row["is_read_only"],
-        may_fall_back=row["may_fall_back"],
+        may_fall_back=row["domain_fallback"] if isinstance(row["domain_fallback"], bool) else None,
     )
 
 

@@ -71,6 +71,7 @@ class Dispatcher:
         offload: Offload,
         return_path: ReturnPath = own_sender,
         marketing_direct: bool = False,
+        falls_back: bool = True,
         fall_back: FallBack = no_fallback,
         limits: DispatchLimits | None = None,
     ) -> None:
@@ -84,7 +85,7 @@ class Dispatcher:
         self._sign = sign
         self._offload = offload
         self._return_path = return_path
-        self._marketing_direct = marketing_direct
+        self._marketing_direct, self._falls_back = marketing_direct, falls_back
         self._fall_back = fall_back
         self._limits = limits or DispatchLimits()
         self._lanes: dict[str, Lane] = {}
@@ -319,7 +320,7 @@ class Dispatcher:
             and len(group.recipients) == 1
             and group.recipients[0].data_started_at is None
             and standstill(group) is None
-            and gate(group, marketing_direct=self._marketing_direct) is None
+            and gate(group, marketing_direct=self._marketing_direct, falls_back=self._falls_back) is None
         )
 
     def _remember(self, lane: Lane) -> None:
@@ -424,7 +425,7 @@ class Dispatcher:
             rest = tuple(one for one in group.recipients if one.data_started_at is None)
             further = await self._result(lane, replace(group, recipients=rest)) if rest else None
             return Result(group, reports + (further.reports if further is not None else ()))
-        held = gate(group, marketing_direct=self._marketing_direct)
+        held = gate(group, marketing_direct=self._marketing_direct, falls_back=self._falls_back)
         if held is Way.FALLBACK:
             held = await self._fall_back(group)
             if held is None:

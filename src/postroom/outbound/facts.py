@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from postroom.accounts.models import Mode, TenantStatus
+from postroom.accounts.policy import StoredPolicy
 from postroom.base.errors import PostroomError
 from postroom.blobs import BlobMissing, BlobStore
 from postroom.db.pool import Database
+from postroom.directory.lists import NOBODY, Matches
 from postroom.directory.models import AddressStatus, Identity
 from postroom.mail import mime
 from postroom.mail.automation import classify
@@ -18,7 +20,7 @@ from postroom.mail.compose.reply import without_detail
 from postroom.mailbox.models import Direction, MailboxRef, Mailpoint
 from postroom.mailbox.queries import Include, MessageFilter, MessageQueries, MessageView
 from postroom.mailbox.rules import without_token
-from postroom.outbound.known import written_to
+from postroom.outbound.known import on_send_lists, written_to
 from postroom.outbound.models import Operation, SendKind
 from postroom.outbound.request import SendRequest
 from postroom.smtp.address import Address, AddressSyntaxError, parse_path
@@ -35,7 +37,9 @@ Suppressions = Callable[[int, Sequence[str]], Awaitable[Mapping[str, str]]]
 """Of a tenant's addresses, those that nothing is sent to, with the reason (`hard_bounce`, `complaint`, …)."""
 
 _TENANT: Final = """
-SELECT status, mode, sending_paused_at IS NOT NULL AS is_paused, sending_pause_reason, policy_json FROM tenants
+SELECT status, mode, sending_paused_at IS NOT NULL AS is_paused, sending_pause_reason, policy_json,
+  policy_ceilings_json, partner_ceilings_json
+FROM tenants
 WHERE id = $1
 """
 _DOMAINS: Final = """
@@ -116,8 +120,10 @@ class Facts:
     pause: str | None = None
     """Why the tenant sends nothing (G12)."""
     paused_domains: frozenset[int] = frozenset()
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    """What the tenant has set (`accounts.policy`)."""
+    policy: StoredPolicy = field(default_factory=StoredPolicy)
+    """What the tenant has set, and what is set above it."""
+    listed: Matches = NOBODY
+    """Of the candidates, those on the tenant's lists of whom it writes to."""
 
 
 class FactReader:
@@ -146,6 +152,7 @@ class FactReader:
                 raise PostroomError("identity_not_found")
             domains = await conn.fetch(_DOMAINS, identity.tenant_id, [item.domain_id for item in identity.addresses])
             written = await written_to(conn, ref, wanted)
+            listed = await on_send_lists(conn, identity.tenant_id, wanted)
             mode = Mode(tenant["mode"])
             bases = sorted({without_detail(key) for key in wanted} | set(wanted))
             hosted = await conn.fetch(_HOSTED, ref.tenant_id, bases) if mode is Mode.TEST else []
@@ -164,7 +171,8 @@ class FactReader:
             suppressed=suppressed,
             pause=tenant["sending_pause_reason"] if tenant["is_paused"] else None,
             paused_domains=frozenset(row["id"] for row in domains if row["is_paused"]),
-            policy=tenant["policy_json"],
+            policy=StoredPolicy.of(tenant),
+            listed=listed,
         )
 
     async def thread(self, identity: Identity, thread_id: str, kind: SendKind) -> ThreadFacts | None:

@@ -55,11 +55,12 @@ def standstill(group: Group) -> timedelta | None:
     return READ_ONLY_WAIT if letter.is_read_only and not _is_of_system(group) and not begun else None
 
 
-def gate(group: Group, *, marketing_direct: bool) -> Outcome | Decided | Way | None:
+def gate(group: Group, *, marketing_direct: bool, falls_back: bool = True) -> Outcome | Decided | Way | None:
     """What becomes of all recipients of a claimed group, without anybody being asked; None when it may be tried as it
     is.
 
-    `marketing_direct`: whether marketing may share this server's address (FR-OUT-15).
+    `marketing_direct`: whether marketing may share this server's address (FR-OUT-15). `falls_back`: whether mail of a
+    domain that fails leaves from the platform address where its tenant has not said.
     """
     letter = group.letter
     if letter.is_stopped:
@@ -73,7 +74,7 @@ def gate(group: Group, *, marketing_direct: bool) -> Outcome | Decided | Way | N
         return paused("Sending is paused for the tenant")
     if letter.operation in _OTHERS:
         return None
-    verdict = None if letter.domain is None else _of_domain(letter.domain, group)
+    verdict = None if letter.domain is None else _of_domain(letter.domain, group, falls_back)
     leaves = verdict is None or verdict is Way.FALLBACK
     if leaves and letter.kind is SendKind.MARKETING and not letter.is_test:
         from_platform = verdict is Way.FALLBACK or (letter.domain is not None and letter.domain.is_platform)
@@ -90,7 +91,7 @@ def _is_of_system(group: Group) -> bool:
     return letter.operation is Operation.BOUNCE or (letter.is_system and letter.operation is not Operation.REDIRECT)
 
 
-def _of_domain(domain: FromDomain, group: Group) -> Outcome | Decided | Way | None:
+def _of_domain(domain: FromDomain, group: Group, falls_back: bool) -> Outcome | Decided | Way | None:
     letter = group.letter
     if domain.status in _LEAVING:
         text = "The sender's domain is being removed"
@@ -105,7 +106,8 @@ def _of_domain(domain: FromDomain, group: Group) -> Outcome | Decided | Way | No
     # waits, too, for it has no other address.
     if domain.status not in _BROKEN or not _is_untouched(group) or letter.is_system:
         return paused("The sender's domain is not ready")
-    if letter.may_fall_back and letter.operation in COMPOSED and not domain.is_platform:
+    may_fall_back = falls_back if letter.may_fall_back is None else letter.may_fall_back
+    if may_fall_back and letter.operation in COMPOSED and not domain.is_platform:
         return Way.FALLBACK
     return FALLBACK_FAILED
 

@@ -1,4 +1,6 @@
-"""Whom a mailbox has written to (outbound §5.5; E2), with a thread token in the address or without."""
+"""Whom a mailbox has written to, and whom its tenant lets be written to (outbound §5.4, §5.5; E2), with a thread token
+in the address or without.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from collections.abc import Collection
 from typing import Final
 
 from postroom.db.pool import Connection
+from postroom.directory import lists
+from postroom.directory.lists import ListDirection, Matches
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.rules import without_token
 
@@ -32,3 +36,16 @@ async def written_to(conn: Connection, ref: MailboxRef, addresses: Collection[st
     locals_, domains = [local for local, _, _ in people], [domain for _, _, domain in people]
     rows = await conn.fetch(_WRITTEN_TO, ref.tenant_id, ref.mailbox_id, list(addresses), locals_, domains)
     return frozenset(row["address"] for row in rows)
+
+
+async def on_send_lists(conn: Connection, tenant_id: int, addresses: Collection[str]) -> Matches:
+    """Those of the addresses, lower case with A-labels, that are on the tenant's lists of whom it writes to. With a
+    thread token it is still the same person.
+    """
+    found = await lists.matches(
+        conn, tenant_id, ListDirection.SEND, {*addresses, *(without_token(one) for one in addresses)}
+    )
+    return Matches(
+        frozenset(one for one in addresses if one in found.allowed or without_token(one) in found.allowed),
+        frozenset(one for one in addresses if one in found.blocked or without_token(one) in found.blocked),
+    )

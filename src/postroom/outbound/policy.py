@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postroom.accounts.models import Mode, TenantStatus
+from postroom.accounts.policy import StoredPolicy
 from postroom.base.errors import PostroomError
 from postroom.directory.models import AddressStatus, HostedAddress, Identity, IdentityKind, IdentityStatus
 from postroom.mail.address import Address, parse_addresses
@@ -34,6 +35,8 @@ MAX_NAME: Final = 78
 MAX_LABELS: Final = 64
 MAX_METADATA: Final = 16
 MAX_METADATA_BYTES: Final = 512
+SEND_BLOCK: Final = "send_block"
+NOT_ON_ALLOWLIST: Final = "not_on_allowlist"
 UNKNOWN_RECIPIENT: Final = "unknown_recipient"
 HUMAN_KINDS: Final = frozenset({"normal", "calendar"})
 """Kinds of received messages that may be answered automatically (D6)."""
@@ -423,14 +426,24 @@ def _transport(case: Case, decision: Decision) -> None:
 
 
 def _filters(case: Case, decision: Decision) -> None:
-    """Recipients that nothing is sent to: no error, each is told of (FR-OUT-4, G4, E2)."""
-    only_known = requires_known(case.facts.identity)
+    """Recipients that nothing is sent to: no error, each is told of (outbound §5.4; FR-OUT-4, G4, E2)."""
+    facts = case.facts
+    only_known, only_allowed = requires_known(facts.identity), allowlist_only(facts.policy)
     for one in decision.recipients:
-        reason = case.facts.suppressed.get(one.key)
+        reason = facts.suppressed.get(one.key)
         if reason is not None:
             one.suppressed = f"suppression ({reason})"
+        elif one.key in facts.listed.blocked:
+            one.suppressed = SEND_BLOCK
+        elif only_allowed and one.key not in facts.listed.allowed:
+            one.suppressed = NOT_ON_ALLOWLIST
         elif only_known and not _is_known(case, decision, one):
             one.suppressed = UNKNOWN_RECIPIENT
+
+
+def allowlist_only(policy: StoredPolicy) -> bool:
+    """Whether the tenant writes to nobody but whom its list allows. The deployment has no say in that."""
+    return policy.under().send_allowlist_only
 
 
 def requires_known(identity: Identity) -> bool:
@@ -440,8 +453,10 @@ def requires_known(identity: Identity) -> bool:
 
 
 def _is_known(case: Case, decision: Decision, one: Chosen) -> bool:
-    """Somebody the mailbox has written to, or who is being answered (outbound §5.5). That they wrote is not enough."""
-    if one.key in case.facts.written_to:
+    """Somebody the mailbox has written to, whom the tenant's list allows, or who is being answered (outbound §5.5).
+    That they wrote is not enough.
+    """
+    if one.key in case.facts.written_to or one.key in case.facts.listed.allowed:
         return True
     target = case.facts.target
     return (

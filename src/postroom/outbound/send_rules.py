@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
-from postroom.accounts.policy import DEFAULT_POLICY, DISCLOSURE, Disclosure, LargeAttachments, read_policy
+from postroom.accounts.policy import (
+    DEFAULT_POLICY,
+    DISCLOSURE,
+    Disclosure,
+    LargeAttachments,
+    StoredPolicy,
+    TenantPolicy,
+)
 
 HEADER_RESERVE: Final = 8 * 1024
 """Octets of `max_message_bytes` that are kept for header fields added later."""
@@ -31,17 +37,26 @@ class SendRules:
     disclosure: Disclosure = Disclosure.NONE
     disclosure_text: str = DISCLOSURE
 
-    def under(self, stored: Mapping[str, Any]) -> SendRules:
-        """With what a tenant has set (`policy_json`)."""
+    defaults: TenantPolicy = DEFAULT_POLICY
+    """What holds of all else where nobody has set anything."""
+
+    def by_default(self, defaults: TenantPolicy) -> SendRules:
+        """As a tenant has them who has set nothing, where `defaults` are the deployment's."""
+        return replace(self, defaults=defaults)._of(defaults)
+
+    def under(self, stored: StoredPolicy) -> SendRules:
+        """With what a tenant has set, and what was set above it."""
         if not stored:
             return self
         own = replace(
-            DEFAULT_POLICY,
+            self.defaults,
             max_recipients=self.max_recipients,
             auto_reply_allowed=self.auto_reply_allowed,
             max_automatic_exchanges=self.max_automatic_exchanges,
         )
-        found = read_policy(stored, own)
+        return self._of(stored.under(own))
+
+    def _of(self, found: TenantPolicy) -> SendRules:
         links = found.large_attachments is LargeAttachments.LINK
         return replace(
             self,

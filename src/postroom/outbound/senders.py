@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from postroom.accounts.models import Mode, Principal, PrincipalKind, TenantStatus
 from postroom.accounts.permissions import Permission
+from postroom.accounts.policy import StoredPolicy
+from postroom.accounts.store.reach import partner_status
 from postroom.db.pool import Connection
 from postroom.directory.models import AddressStatus, IdentityKind, IdentityStatus
 from postroom.mailbox.models import Direction, MailboxRef
@@ -24,6 +26,7 @@ _OWNED: Final = """
 SELECT a.address, a.status AS address_status, a.tenant_id, a.identity_id, i.public_id AS identity_public_id, i.kind,
        i.status AS identity_status, i.send_policy_json, i.owner_name, i.owner_email, t.public_id AS tenant_public_id,
        t.status AS tenant_status, t.mode, d.status AS domain_status, t.policy_json,
+       t.policy_ceilings_json, t.partner_ceilings_json,
        t.sending_paused_at IS NOT NULL OR d.sending_paused_at IS NOT NULL AS sending_paused
 FROM addresses a
 JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
@@ -40,8 +43,9 @@ WHERE a.tenant_id = $1 AND a.address = ANY ($2::text[]) AND a.status IN ('pendin
       SELECT FROM api_keys k
       WHERE k.tenant_id = a.tenant_id AND k.identity_id = i.id AND k.id = $4 AND k.revoked_at IS NULL
         AND (k.expires_at IS NULL OR k.expires_at > $5) AND $6::text = ANY (k.permissions))
+      AND coalesce({partner_status}, 'active') = 'active'
     ELSE false END
-"""
+""".replace("{partner_status}", partner_status("a.tenant_id", "NULL::bigint"))
 
 _USED: Final = """
 SELECT count(*) FILTER (
@@ -106,8 +110,8 @@ class Sender:
     """Whether an accountable human is named (FR-IDN-2)."""
     sending_paused: bool = False
     """Of the tenant, or of the address's domain (G12)."""
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    """What the tenant has set (`accounts.policy`)."""
+    policy: StoredPolicy = field(default_factory=StoredPolicy)
+    """What the tenant has set, and what is set above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ async def owned(conn: Connection, account: Principal, addresses: Collection[str]
             send_policy=row["send_policy_json"],
             has_owner=bool(row["owner_name"] and row["owner_email"]),
             sending_paused=row["sending_paused"],
-            policy=row["policy_json"],
+            policy=StoredPolicy.of(row),
         )
         for row in rows
     }

@@ -7,7 +7,7 @@ dot. A `250` is given when it is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,6 +22,7 @@ from postroom.base.ids import IdGenerator
 from postroom.blobs import BlobMissing, BlobStore
 from postroom.db.errors import BROKEN, DatabaseUnavailable
 from postroom.db.pool import Connection, Database
+from postroom.directory.lists import Matches
 from postroom.directory.models import AddressStatus, IdentityKind, IdentityStatus, Recipient
 from postroom.inbound.describe import looks_quick
 from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
@@ -30,9 +31,9 @@ from postroom.mailbox.models import Direction
 from postroom.outbound import senders, thread_lock
 from postroom.outbound.allowance import Allowance, SubmissionLimits
 from postroom.outbound.facts import HEADER_BYTES, nature
-from postroom.outbound.known import written_to
+from postroom.outbound.known import on_send_lists, written_to
 from postroom.outbound.models import Accepted, NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
-from postroom.outbound.policy import HUMAN_KINDS, SIMULATOR
+from postroom.outbound.policy import HUMAN_KINDS, SIMULATOR, allowlist_only
 from postroom.outbound.send_rules import SendRules
 from postroom.outbound.senders import Sender
 from postroom.outbound.submitted import REPLIES, Read, read
@@ -51,6 +52,7 @@ RATE_EXCEEDED: Final = Reply(452, "4.7.0", "Submission rate limit exceeded")
 DAILY_EXCEEDED: Final = Reply(452, "4.7.0", "Daily send limit exceeded")
 MAILBOX_FULL: Final = Reply(452, "4.2.2", "Mailbox full")
 TEST_MODE: Final = Reply(550, "5.7.1", "test_mode_recipient")
+NOT_ALLOWED: Final = Reply(550, "5.7.1", "recipient_not_allowed")
 NO_AUTO_REPLY: Final = Reply(550, "5.7.1", "auto_reply_not_allowed")
 DOMAIN_PENDING: Final = Reply(450, "4.7.0", "domain_not_ready")
 
@@ -186,12 +188,14 @@ class Submission:
         wanted = _wanted(envelope)
         async with self._database.acquire() as conn:
             sender = await self._sender(conn, account, sender_key, found, now)
+            listed = await on_send_lists(conn, sender.mailbox.tenant_id, wanted.keys())
+        _check_lists(wanted.keys(), listed, sender)
         if sender.mode is Mode.TEST:
             _check_test_mode(wanted, sender)
         answered = await self._answered(sender, found.in_reply_to)
         is_agent = sender.kind is IdentityKind.AGENT
         if is_agent:
-            await self._check_agent(sender, wanted, found.in_reply_to)
+            await self._check_agent(sender, wanted, found.in_reply_to, listed.allowed)
             if found.auto_replied:
                 self._check_auto_reply(sender, answered)
         hop = _hop_after(answered, is_agent)
@@ -279,18 +283,21 @@ class Submission:
                 raise _Refused(refusal)
         return owned[_base(sender)]
 
-    async def _check_agent(self, sender: Sender, wanted: Mapping[str, _Wanted], in_reply_to: str | None) -> None:
-        """The controls of an agent's sending that hold however it sends (A3; outbound §4 steps 7 and 16)."""
+    async def _check_agent(
+        self, sender: Sender, wanted: Mapping[str, _Wanted], in_reply_to: str | None, allowed: frozenset[str]
+    ) -> None:
+        """The controls of an agent's sending that hold however it sends (A3; outbound §4 steps 7 and 16). `allowed` are
+        on the tenant's list."""
         if len(wanted) > self._rules.under(sender.policy).max_recipients:
             raise _Refused(Reply(550, "5.7.1", "too_many_recipients"))
         if not sender.send_policy.get("require_known_recipient", True):
             return
         async with self._database.acquire() as conn:
-            unknown = wanted.keys() - await written_to(conn, sender.mailbox, wanted.keys())
+            unknown = wanted.keys() - allowed - await written_to(conn, sender.mailbox, wanted.keys())
             if unknown and in_reply_to is not None:
                 unknown -= await senders.wrote(conn, sender.mailbox, in_reply_to, ("pass",), unknown)
         if unknown:
-            raise _Refused(Reply(550, "5.7.1", "recipient_not_allowed"))
+            raise _Refused(NOT_ALLOWED)
 
     async def _answered(self, sender: Sender, in_reply_to: str | None) -> _Answered | None:
         """The message of the mailbox that this one answers."""
@@ -371,6 +378,12 @@ class _Answered:
     target: senders.Target
     hop: int
     automated: bool
+
+
+def _check_lists(wanted: Collection[str], listed: Matches, sender: Sender) -> None:
+    """Whom the tenant blocks is written to by nobody of it; what a person composed is refused whole (outbound §5.4)."""
+    if not listed.blocked.isdisjoint(wanted) or (allowlist_only(sender.policy) and set(wanted) - listed.allowed):
+        raise _Refused(NOT_ALLOWED)
 
 
 def _check_test_mode(wanted: Mapping[str, _Wanted], sender: Sender) -> None:

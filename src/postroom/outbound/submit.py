@@ -56,7 +56,7 @@ from postroom.outbound.models import (
     RouteKind,
     Status,
 )
-from postroom.outbound.policy import Case, Decision
+from postroom.outbound.policy import SEND_BLOCK, Case, Decision
 from postroom.outbound.reply_to import Answers, Mint, ReplyTo
 from postroom.outbound.request import SendRequest
 from postroom.outbound.send_rules import SendRules
@@ -231,7 +231,7 @@ class Sending:
     ) -> tuple[Foreseen, ...]:
         """What sending would do. Stores, locks and reserves nothing.
 
-        Raises as `submit` does for the policy, and `all_recipients_suppressed`.
+        Raises as `submit` does for the policy, `recipient_blocked`, and `all_recipients_suppressed`.
         """
         try:
             async with asyncio.timeout(SUBMIT_SECONDS):
@@ -239,6 +239,8 @@ class Sending:
         except TimeoutError as error:
             raise PostroomError("timeout") from error
         found = prepared.decision.recipients
+        if any(one.suppressed == SEND_BLOCK for one in found):
+            raise PostroomError("recipient_blocked")
         if prepared.decision.is_suppressed:
             raise PostroomError("all_recipients_suppressed")
         if person is not None:

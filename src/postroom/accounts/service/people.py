@@ -19,6 +19,7 @@ from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Person
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
 from postroom.accounts.permissions import GrantRole
+from postroom.accounts.service import keys_of_people
 from postroom.accounts.store import people as store
 from postroom.accounts.store import sessions as session_store
 from postroom.accounts.store import tenants as tenant_store
@@ -104,6 +105,29 @@ class People:
         await record(conn, self._ids, now, by, entry)
         return made
 
+    async def put_owner(
+        self, conn: Connection, ready: Prepared, tenant_id: int, *, by: Actor = HOST, may_draw_in: bool = True
+    ) -> None:
+        """Inside the caller's transaction: a new tenant gets its owner, whom their contact address tells apart.
+
+        Somebody who is there already becomes the owner only when `may_draw_in`: others are not made part of a tenant
+        that they have not heard of, and nobody is told that they are there.
+        """
+        contact = ready.contact_email
+        known = None if contact is None else await store.by_contact(conn, contact)
+        if known is None:
+            try:
+                async with conn.transaction():
+                    await self.add(conn, ready, by=by, place=Place(tenant_id, MemberRole.OWNER))
+                    return
+            except PostroomError as error:
+                # Somebody made the person meanwhile.
+                if error.code != "address_taken" or contact is None:
+                    raise
+            known = _found(await store.by_contact(conn, contact))
+        if may_draw_in:
+            await store.put_member(conn, tenant_id, known.id, MemberRole.OWNER, self._clock.now())
+
     async def get(self, public_id: str, *, tenant_id: int | None = None) -> Person:
         """Raises `person_not_found`."""
         async with self._db.acquire() as conn:
@@ -160,10 +184,12 @@ class People:
             await record(conn, self._ids, now, by, Entry("person.update", "person", public_id, tenant_id))
         return person
 
-    async def put_member(self, tenant_id: int, person_id: str, role: MemberRole, *, by_operator: bool = False) -> None:
-        """Make the person a member, or change the role. Others than an operator reach only people of the tenant, and
-        new ones. Raises `person_not_found`; `owner_required` when the owner would lose the role, or the tenant have
-        two owners: ownership is transferred, not given.
+    async def put_member(
+        self, tenant_id: int, person_id: str, role: MemberRole, *, by_operator: bool = False, by: Actor = HOST
+    ) -> None:
+        """Make the person a member, or change the role; keys of theirs that hold more than it are revoked. Others than
+        an operator reach only people of the tenant, and new ones. Raises `person_not_found`; `owner_required` when
+        the owner would lose the role, or the tenant have two owners: ownership is transferred, not given.
         """
         now = self._clock.now()
         try:
@@ -174,8 +200,11 @@ class People:
                 if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER is not role:
                     raise PostroomError("owner_required")
                 await store.put_member(conn, tenant_id, person.id, role, now)
+                lost = await keys_of_people.role_changed(conn, self._ids, now, by, tenant_id, person_id, role)
         except asyncpg.UniqueViolationError:
             raise PostroomError("owner_required") from None
+        if lost:
+            self._changed(person_id)
 
     async def members(self, tenant_id: int) -> list[Member]:
         async with self._db.acquire() as conn:
@@ -233,11 +262,13 @@ class People:
         return person
 
     async def remove(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
-        """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2).
-        Mailboxes and mail stay. Raises `person_not_found`, `owner_required` for the tenant's owner.
+        """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2); keys
+        of the tenant that they stand behind are revoked. Mailboxes and mail stay. Raises `person_not_found`,
+        `owner_required` for the tenant's owner.
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await tenant_store.lock(conn, tenant_id)  # as who makes a key of the tenant does
             person = _found(await store.get(conn, person_id, tenant_id))
             await store.lock(conn, person.id)
             if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
@@ -246,6 +277,7 @@ class People:
             gone = await store.delete_unless_needed(conn, person.id)
             entry = Entry("person.remove", "person", person_id, tenant_id, {"deleted": gone})
             await record(conn, self._ids, now, by, entry)
+            await keys_of_people.removed(conn, self._ids, now, by, tenant_id, person_id)
         self._changed(person_id)
 
     async def grant_page(

@@ -26,7 +26,9 @@ WHERE scope = $1 AND key_id = $2 AND idem_key = $3 AND created_at = $11
 RETURNING created_at
 """
 _COMPLETE = """
-UPDATE idempotency_records SET status = 'completed', response_status = $5, response_body = $6
+UPDATE idempotency_records
+SET status = 'completed', response_status = $5, response_body = $6, tenant_id = coalesce($7, tenant_id),
+    identity_id = coalesce($8, identity_id)
 WHERE scope = $1 AND key_id = $2 AND idem_key = $3 AND created_at = $4 AND status = 'in_progress' RETURNING created_at
 """
 _ABANDON = """
@@ -111,9 +113,19 @@ async def take_over(conn: Connection, slot: Slot, row: Row, seen: datetime) -> b
     return taken is not None
 
 
-async def complete(conn: Connection, slot: Slot, created_at: datetime, status: int, body: Any) -> bool:
+async def complete(
+    conn: Connection,
+    slot: Slot,
+    created_at: datetime,
+    status: int,
+    body: Any,
+    tenant_id: int | None = None,
+    identity_id: int | None = None,
+) -> bool:
     """False when the record is no longer this request's."""
-    done = await conn.fetchval(_COMPLETE, slot.scope, slot.key_id, slot.idem_key, created_at, status, body)
+    done = await conn.fetchval(
+        *(_COMPLETE, slot.scope, slot.key_id, slot.idem_key, created_at, status, body, tenant_id, identity_id)
+    )
     return done is not None
 
 

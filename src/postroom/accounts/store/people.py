@@ -21,6 +21,7 @@ INSERT INTO people (public_id, contact_email, display_name, password_hash, is_op
 VALUES ($1, $2, $3, $4, $5, $6, $6) RETURNING *
 """
 _GET = "SELECT * FROM people WHERE public_id = $1"
+_BY_CONTACT = "SELECT * FROM people WHERE contact_email = $1"
 _GET_IN_TENANT = """
 SELECT p.* FROM people p
 WHERE p.public_id = $1
@@ -202,6 +203,12 @@ async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person
         row = await conn.fetchrow(_GET, public_id)
     else:
         row = await conn.fetchrow(_GET_IN_TENANT, public_id, tenant_id)
+    return None if row is None else _person(row)
+
+
+async def by_contact(conn: Connection, contact_email: str) -> Person | None:
+    """The person of that contact address, in lower case."""
+    row = await conn.fetchrow(_BY_CONTACT, contact_email)
     return None if row is None else _person(row)
 
 

@@ -1,4 +1,4 @@
-"""SQL of who signs in as a person, and what they reach (decisions A2, section E)."""
+"""SQL of how far somebody reaches: people who sign in (decisions A2, section E), and partners (FR-KEY-4)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,35 @@ from datetime import datetime
 
 import asyncpg
 
-from postroom.accounts.models import PersonKey, TenantKey, TenantStatus
+from postroom.accounts.models import PersonKey, Scope, TenantKey, TenantStatus
 from postroom.accounts.permissions import GrantRole
+from postroom.base.ids import is_id
 from postroom.db import Connection
+
+
+def of_partner(tenant: str, partner: str) -> str:
+    """SQL: whether the tenant of the key `tenant` is one of the partner's of the key `partner`, both expressions. A
+    null is nobody's. What is a partner's, statements learn from here alone.
+    """
+    return " ".join(
+        ("EXISTS (SELECT FROM partner_tenants pt WHERE pt.partner_id =", partner, "AND pt.tenant_id =", tenant, ")")
+    )
+
+
+def partner_status(tenant: str, partner: str) -> str:
+    """SQL: the status of the partner `partner`, or else of the one whose tenant `tenant` is; null without one."""
+    of_tenant = " ".join(("(SELECT pt.partner_id FROM partner_tenants pt WHERE pt.tenant_id =", tenant, ")"))
+    return " ".join(("(SELECT p.status FROM partners p WHERE p.id = coalesce(", partner, ",", of_tenant, "))"))
+
+
+_TENANT_IN = """
+SELECT t.id FROM tenants t
+WHERE t.public_id = $4 AND CASE $1::text
+  WHEN 'platform' THEN $2::bigint IS NULL AND $3::bigint IS NULL
+  WHEN 'partner' THEN {of_partner}
+  ELSE t.id = $2::bigint END
+""".replace("{of_partner}", of_partner("t.id", "$2::bigint"))
+_LOCK_PARTNER = "SELECT id, public_id FROM partners WHERE public_id = $1 AND status <> 'deleted' FOR NO KEY UPDATE"
 
 _KNOWN = """
 SELECT p.id AS person_id, p.public_id AS person_public_id, p.password_hash, p.sign_in_epoch,
@@ -141,6 +167,22 @@ async def reached_tenant(conn: Connection, person_id: int, tenant: str) -> Reach
     """The person's membership in the tenant of that public id."""
     row = await conn.fetchrow(_MEMBERSHIP, person_id, tenant)
     return None if row is None else _reached(row)
+
+
+async def tenant_in(conn: Connection, scope: Scope, public_id: str) -> int | None:
+    """The key of the tenant of that public id, if the scope is or holds it. What is missing costs what is foreign."""
+    if not is_id("ten_", public_id):
+        return None
+    found: int | None = await conn.fetchval(_TENANT_IN, *scope.values, public_id)
+    return found
+
+
+async def lock_partner(conn: Connection, public_id: str) -> int | None:
+    """The key of a partner who is not deleted, their row locked until the end of the transaction."""
+    if not is_id("ptn_", public_id):
+        return None
+    found: int | None = await conn.fetchval(_LOCK_PARTNER, public_id)
+    return found
 
 
 def _known(row: asyncpg.Record) -> Known:

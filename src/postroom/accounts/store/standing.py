@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from postroom.accounts.models import Principal
+from postroom.accounts.store.reach import partner_status
 from postroom.db import Connection
 
 _KEYS: Final = """
@@ -18,8 +19,9 @@ WHERE NOT EXISTS (
   WHERE k.id = c.id AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > $3)
     AND (k.hash = c.mac OR k.prev_hash = c.mac AND k.prev_expires_at > $3)
     AND (t.id IS NULL OR t.status NOT IN ('erasing', 'erased'))
-    AND (i.id IS NULL OR i.status NOT IN ('deleting', 'deleted')))
-"""
+    AND (i.id IS NULL OR i.status NOT IN ('deleting', 'deleted'))
+    AND coalesce({partner_status}, 'active') = 'active')
+""".replace("{partner_status}", partner_status("k.tenant_id", "k.partner_id"))
 _PEOPLE: Final = """
 SELECT c.at
 FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[])

@@ -19,9 +19,10 @@ from postroom.cli.arguments import (
     find_tenant,
 )
 from postroom.cli.failures import usage
-from postroom.cli.frame import command, tell_list
+from postroom.cli.frame import Yes, command, confirm, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
+from postroom.directory.erasures import Erasure
 from postroom.directory.models import Identity, IdentityChanges, IdentityKind, IdentityStatus, NewIdentity
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Identities: an address and a mailbox each.")
@@ -156,6 +157,18 @@ def resume(call: Invocation, named: IdentityArgument) -> None:
     """Let an identity send again."""
     resumed = _change(call, named, IdentityChanges(status=IdentityStatus.ACTIVE))
     call.output.result(shapes.identity(resumed), human=f"{resumed.primary.address} sends again.")
+
+
+@command(app)
+def delete(call: Invocation, named: IdentityArgument, yes: Yes = False) -> None:
+    """Delete an identity: its addresses are gone for ever, and everything it has is to be erased."""
+    confirm(call, yes, "Its addresses are nobody's ever again, and its mail is erased. Delete it?")
+
+    async def work(core: Core) -> Erasure:
+        request, _ = await core.deletions.delete(PLATFORM_SCOPE, (await find_identity(core, named)).public_id)
+        return request
+
+    call.output.result(shapes.erasure(run(call, work)), human="It receives nothing more; what it has is to be erased.")
 
 
 def _change(call: Invocation, named: str, changes: IdentityChanges) -> Identity:

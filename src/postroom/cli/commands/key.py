@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from postroom.accounts.keys import NewKey
+from postroom.accounts.keys import KeyRequest
 from postroom.accounts.models import ApiKey
-from postroom.accounts.permissions import MAY_HOLD, OFFERED_LEVELS, OWNER_ONLY, Level
+from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level
 from postroom.accounts.service.keys import DEFAULT_OVERLAP_HOURS
 from postroom.accounts.signing_keys import Purpose
 from postroom.app import Core
@@ -25,6 +25,7 @@ from postroom.cli.arguments import (
     LimitOption,
     TenantOption,
     find_identity,
+    find_person,
     find_tenant,
     read_duration,
     read_time,
@@ -48,7 +49,7 @@ WHAT_ENDS: Final[Mapping[Purpose, str]] = MappingProxyType(
     }
 )
 """What revoking the keys of a purpose means."""
-_LEVELS: Final = tuple(level.value for level in Level if level in OFFERED_LEVELS)
+_LEVELS: Final = tuple(level.value for level in sorted(Level, key=lambda level: -level.rank))
 
 
 @command(app)
@@ -64,24 +65,32 @@ def create(
     identity: Annotated[
         str | None, typer.Option("--identity", metavar="ID|ADDRESS", help="The identity of a key of level identity.")
     ] = None,
+    partner: Annotated[
+        str | None, typer.Option("--partner", metavar="ID", help="The partner of a key of level partner.")
+    ] = None,
+    person: Annotated[
+        str | None,
+        typer.Option("--person", metavar="ID|ADDRESS", help="The member behind the key: it goes when they do."),
+    ] = None,
     expires_in: Annotated[str | None, typer.Option("--expires-in", metavar="30d", help="How long it lives.")] = None,
     expires_at: Annotated[str | None, typer.Option("--expires-at", metavar="TIME", help="When it ends.")] = None,
 ) -> None:
     """Make a key and show its secret, this once."""
-    reach = _level(level, tenant, identity)
+    reach = _level(level, tenant, identity, partner)
     wanted = _permissions(reach, permissions)
     ends = _expiry(expires_in, expires_at)
 
     async def work(core: Core) -> shapes.Document:
-        tenant_id: int | None = None
-        identity_id: int | None = None
+        room: str | None = None
+        box: str | None = None
         if reach is Level.TENANT:
-            tenant_id = (await find_tenant(core, tenant, create=True)).id
+            room = (await find_tenant(core, tenant, create=True)).public_id
         elif reach is Level.IDENTITY and identity is not None:
             found = await find_identity(core, identity)
-            tenant_id, identity_id = found.tenant_id, found.id
-        new = NewKey(name, reach, wanted, tenant_id, identity_id, ends)
-        made, secret = await core.keys.create(None, new)
+            room, box = found.tenant_public_id, found.public_id
+        behind = None if person is None else await find_person(core, person)
+        asked = KeyRequest(name, reach, wanted, room, box, partner, ends, behind)
+        made, secret = await core.keys.mint(None, asked)
         return shapes.key(made) | {"key": secret}
 
     _show_secret(call, run(call, work, create=True))
@@ -109,6 +118,15 @@ def list_(
         columns=("id", "name", "level", "prefix", "expires_at", "revoked_at", "last_used_at"),
         empty="No keys yet: make one with postroom key create.",
     )
+
+
+@command(app)
+def show(
+    call: Invocation,
+    key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key's id (key_…).")],
+) -> None:
+    """Show a key, without its secret."""
+    call.output.result(run(call, lambda core: _shown(core, key_id)), essential="id")
 
 
 @command(app)
@@ -204,6 +222,10 @@ def retire(
     call.output.result(document, essential="kid", human=f"Key {kid} of {wanted.value} is honoured no more.")
 
 
+async def _shown(core: Core, key_id: str) -> shapes.Document:
+    return shapes.key(await core.keys.get(None, key_id))
+
+
 def _renew(call: Invocation, key_id: str, overlap_hours: int | None) -> None:
     hours = DEFAULT_OVERLAP_HOURS if overlap_hours is None else overlap_hours
 
@@ -226,19 +248,23 @@ def _purpose(text: str) -> Purpose:
     return Purpose(text)
 
 
-def _level(text: str, tenant: str | None, identity: str | None) -> Level:
+def _level(text: str, tenant: str | None, identity: str | None, partner: str | None) -> Level:
     if text not in _LEVELS:
         raise usage(f"--level: {text!r} is not one of {', '.join(_LEVELS)}")
     level = Level(text)
     if (identity is not None) != (level is Level.IDENTITY):
         raise usage("--identity and --level identity go together")
+    if (partner is not None) != (level is Level.PARTNER):
+        raise usage("--partner and --level partner go together")
     if tenant is not None and level is not Level.TENANT:
         raise usage(f"--tenant: a key of level {level.value} takes none")
     return level
 
 
 def _permissions(level: Level, given: list[str] | None) -> tuple[str, ...]:
-    """The permissions, separated by commas or each with the option of its own. Nothing is given by default (A7)."""
+    """The permissions, separated by commas or each with the option of its own. Nothing is given by default (A7); what
+    only an owner's key may hold, not by `all` either.
+    """
     names = [name.strip() for part in given or () for name in part.split(",") if name.strip()]
     if not names:
         raise usage("--permissions: name what the key may do, or all")

@@ -11,8 +11,7 @@ from postroom.accounts.models import AppPassword, Person, PersonSession
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_person
-from postroom.cli.failures import usage
-from postroom.cli.frame import command, tell_list
+from postroom.cli.frame import Yes, command, confirm, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
@@ -22,7 +21,6 @@ totp = typer.Typer(no_args_is_help=True, add_completion=False, help="Two-step ve
 sessions = typer.Typer(no_args_is_help=True, add_completion=False, help="Where people are signed in.")
 
 PersonArgument = Annotated[str, typer.Argument(help="Their id (usr_…), or the address of their mailbox.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
 async def the_person(core: Core, named: str) -> Person:
@@ -127,7 +125,7 @@ def enable_totp(
 @command(totp, "disable")
 def disable_totp(call: Invocation, person: PersonArgument, yes: Yes = False) -> None:
     """Turn a person's two-step verification off, without a code: for who lost the phone and the recovery codes."""
-    _confirm(call, yes, "Without it their password alone opens everything that is theirs. Turn it off?")
+    confirm(call, yes, "Without it their password alone opens everything that is theirs. Turn it off?")
 
     async def work(core: Core) -> shapes.Document:
         found = await the_person(core, person)
@@ -180,11 +178,3 @@ def revoke_sessions(
     done = run(call, work)
     told = f"{done['id']} is signed out everywhere." if session_id is None else f"{done['id']} was ended."
     call.output.result(done, human=told)
-
-
-def _confirm(call: Invocation, yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not call.output.interactive:
-        raise usage("this wants to be confirmed", "Add --yes.")
-    typer.confirm(question, abort=True, err=True)

@@ -16,10 +16,10 @@ from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
-from postroom.directory import aliases, routes, rules, store
+from postroom.directory import aliases, routes, rules
 from postroom.directory.models import Alias, Changed
-from postroom.directory.store import DomainRow
-from postroom.directory.tombstones import address_hash
+from postroom.directory.rules import DomainRow
+from postroom.directory.tombstones import check_free
 from postroom.directory.usernames import MAX_ALIAS, class_of, validate_username
 from postroom.smtp.address import AddressSyntaxError, parse_path
 
@@ -67,8 +67,7 @@ class Aliases:
                 domain = await self._domain(conn, tenant, domain_name)
                 name = f"{self._local_part(tenant, local, domain)}@{domain.name}"
                 goal = _target(target, domain.name)
-                if await store.is_taken(conn, name, address_hash(self._hash_key, name), tenant_id, None):
-                    raise PostroomError("address_taken")
+                await check_free(conn, self._hash_key, name, tenant_id, None)
                 if await aliases.count(conn, tenant_id, MAX_ALIASES) >= MAX_ALIASES:
                     raise PostroomError("address_limit_reached", details={"limit": MAX_ALIASES}, message=_FULL)
                 await self._check_way(conn, tenant_id, name, goal)

@@ -10,7 +10,9 @@ from typing import Final
 
 import asyncpg
 
-from postroom.accounts.models import PLATFORM_SCOPE, Scope, Tenant
+from postroom.accounts import audit
+from postroom.accounts.audit import HOST, Actor
+from postroom.accounts.models import PLATFORM_SCOPE, Scope, Tenant, TenantStatus
 from postroom.accounts.permissions import Level
 from postroom.accounts.service import tenants as tenant_service
 from postroom.accounts.store import tenants as tenant_store
@@ -36,11 +38,14 @@ from postroom.directory.models import (
     NewMailbox,
     PauseReason,
 )
-from postroom.directory.tombstones import address_hash
+from postroom.directory.tombstones import check_free
 from postroom.directory.usernames import class_of, validate_username
 
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
+
+Then = Callable[[Connection, Identity], Awaitable[None]]
+"""Done in the transaction of a change, with what is there after it."""
 
 _TAKEN: Final = {
     "identities_username": "username_taken",
@@ -73,10 +78,12 @@ class Identities:
         self,
         tenant_id: int,
         new: NewIdentity,
-        then: Callable[[Connection, Identity], Awaitable[None]] | None = None,
+        then: Then | None = None,
+        *,
+        by: Actor = HOST,
     ) -> tuple[Identity, bool]:
         """The identity, and whether it was made now: a known `client_id` with the same request gives the one that is
-        there. `then` is done in the transaction that makes it.
+        there. `then` is done in the transaction that makes it; `by` is who asks, for the audit log.
 
         Raises the errors of `validate_username`; `invalid_request`, `address_invalid` (owner's e-mail),
         `client_id_conflict`, `username_taken`, `address_taken`, `domain_not_found`, `domain_not_ready`,
@@ -95,6 +102,7 @@ class Identities:
         try:
             async with self._db.transaction() as conn:
                 made = await self._insert(conn, tenant, new, username, fold, fingerprint)
+                await self._record(conn, "identity.create", made, by, made.created_at)
                 if then is not None:
                     await then(conn, made)
                 return made, True
@@ -148,10 +156,18 @@ class Identities:
             raise PostroomError("address_not_found")
         return found
 
+    async def by_address_id(self, scope: Scope, public_id: str) -> Identity:
+        """As `by_address`, of the address of that id."""
+        async with self._db.acquire() as conn:
+            found = await store.by_address_id(conn, scope, public_id)
+        if found is None:
+            raise PostroomError("address_not_found")
+        return found
+
     async def page(
         self,
         scope: Scope,
-        tenant_id: int,
+        tenant_id: int | None,
         *,
         statuses: Iterable[IdentityStatus] | None = None,
         purpose: str | None = None,
@@ -159,7 +175,8 @@ class Identities:
         limit: int = 25,
         after: tuple[datetime, str] | None = None,
     ) -> list[Identity]:
-        """Identities of a tenant, newest first; `after` is the creation time and public id of the last one seen.
+        """Identities of a tenant, for the platform also of all (None), newest first; `after` is the creation time and
+        public id of the last one seen.
 
         What is out of scope is not listed; a tenant out of scope is for the caller to refuse.
         """
@@ -200,8 +217,8 @@ class Identities:
                 after=after,
             )
 
-    async def update(self, scope: Scope, public_id: str, changes: IdentityChanges) -> Identity:
-        """Set fields, and pause or resume, all or nothing. What changes nothing announces nothing.
+    async def update(self, scope: Scope, public_id: str, changes: IdentityChanges, *, by: Actor = HOST) -> Identity:
+        """Set fields, and pause or resume, all or nothing. What changes nothing announces nothing, and is not audited.
 
         Raises `identity_not_found` (also while deleting), `invalid_request`, `address_invalid`, and as `resume`.
         """
@@ -221,38 +238,51 @@ class Identities:
             if changed:
                 await self._announce(conn, Announcement(Fact.IDENTITY_UPDATED, after, now, changed=changed))
             if changes.status is IdentityStatus.PAUSED:
-                return await self._pause(conn, after, PauseReason.MANUAL, now)
-            if changes.status is IdentityStatus.ACTIVE:
-                return await self._resume(conn, scope, after, now)
+                after = await self._pause(conn, after, PauseReason.MANUAL, now)
+            elif changes.status is IdentityStatus.ACTIVE:
+                after = await self._resume(conn, scope, after, now)
+            await self._record_update(conn, before, after, changed, by, now)
             return after
 
-    async def pause(self, scope: Scope, public_id: str, reason: PauseReason = PauseReason.MANUAL) -> Identity:
+    async def pause(
+        self, scope: Scope, public_id: str, reason: PauseReason = PauseReason.MANUAL, *, by: Actor = HOST
+    ) -> Identity:
         """Stop sending; mail is still received (A7). Nothing changes for one that is paused. Raises
         `identity_not_found`.
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
-            return await self._pause(conn, await writable(conn, scope, public_id), reason, now)
+            before = await writable(conn, scope, public_id)
+            after = await self._pause(conn, before, reason, now)
+            if after is not before and reason is PauseReason.ABUSE_THRESHOLD:
+                await self._record(conn, "identity.auto_pause", after, by, now, reason=reason.value)
+            else:
+                await self._record_update(conn, before, after, (), by, now)
+            return after
 
     async def _pause(self, conn: Connection, identity: Identity, reason: PauseReason, now: datetime) -> Identity:
         if identity.status is IdentityStatus.PAUSED:
             return identity
         return await self._set_status(conn, identity, IdentityStatus.PAUSED, reason, now)
 
-    async def resume(self, scope: Scope, public_id: str) -> Identity:
+    async def resume(self, scope: Scope, public_id: str, *, by: Actor = HOST) -> Identity:
         """Let it send again. Raises `identity_not_found`; `identity_paused` while its tenant is suspended;
-        `scope_denied` when an identity's own key would lift a pause for abuse.
+        `scope_denied` when an identity's own key would lift a pause for abuse, or anybody's but the platform's that of
+        a partner's tenant (J17).
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
-            return await self._resume(conn, scope, await writable(conn, scope, public_id), now)
+            before = await writable(conn, scope, public_id)
+            after = await self._resume(conn, scope, before, now)
+            await self._record_update(conn, before, after, (), by, now)
+            return after
 
     async def _resume(self, conn: Connection, scope: Scope, identity: Identity, now: datetime) -> Identity:
         if identity.status is IdentityStatus.ACTIVE:
             return identity
         if identity.pause_reason is PauseReason.TENANT_SUSPENDED:
             raise PostroomError("identity_paused", details={"reason": PauseReason.TENANT_SUSPENDED.value})
-        if identity.pause_reason is PauseReason.ABUSE_THRESHOLD and scope.level is Level.IDENTITY:
+        if identity.pause_reason is PauseReason.ABUSE_THRESHOLD and not await _may_lift(conn, scope, identity):
             raise PostroomError("scope_denied", details={"field": "status"})
         return await self._set_status(conn, identity, IdentityStatus.ACTIVE, None, now)
 
@@ -265,8 +295,7 @@ class Identities:
         async with self._db.transaction() as conn:
             tenant, changed = await tenant_service.suspend(conn, tenant_id, by, now)
             if changed:
-                for identity in await store.pause_tenant(conn, tenant_id, now):
-                    await self._announce(conn, Announcement(Fact.IDENTITY_PAUSED, identity, now))
+                await self.follow_tenant(conn, tenant, now)
         self._changed(tenant.public_id)
         return tenant
 
@@ -276,10 +305,20 @@ class Identities:
         async with self._db.transaction() as conn:
             tenant, changed = await tenant_service.resume(conn, tenant_id, by, now)
             if changed:
-                for identity in await store.resume_tenant(conn, tenant_id, now):
-                    await self._announce(conn, Announcement(Fact.IDENTITY_RESUMED, identity, now))
+                await self.follow_tenant(conn, tenant, now)
         self._changed(tenant.public_id)
         return tenant
+
+    async def follow_tenant(self, conn: Connection, tenant: Tenant, now: datetime) -> None:
+        """In the transaction that suspended or resumed the tenant: its identities are paused, or those resumed that
+        the suspension paused.
+        """
+        if tenant.status is TenantStatus.SUSPENDED:
+            for identity in await store.pause_tenant(conn, tenant.id, now):
+                await self._announce(conn, Announcement(Fact.IDENTITY_PAUSED, identity, now))
+        else:
+            for identity in await store.resume_tenant(conn, tenant.id, now):
+                await self._announce(conn, Announcement(Fact.IDENTITY_RESUMED, identity, now))
 
     async def _known(
         self, conn: Connection, tenant_id: int, client_id: str | None, fingerprint: str | None
@@ -316,10 +355,9 @@ class Identities:
         identity_id = await store.insert(
             conn, tenant.id, public_id, new, username, fold, fingerprint, now, is_system=is_system
         )
+        for address in sorted(f"{local_part}@{domain.name}" for local_part, domain in wanted):
+            await check_free(conn, self._hash_key, address, tenant.id, identity_id)
         for at, (local_part, domain) in enumerate(wanted):
-            address = f"{local_part}@{domain.name}"
-            if await store.is_taken(conn, address, address_hash(self._hash_key, address), tenant.id, identity_id):
-                raise PostroomError("address_taken")
             role = AddressRole.ALIAS if at else AddressRole.PRIMARY
             await store.insert_address(
                 conn,
@@ -340,6 +378,38 @@ class Identities:
             await self._announce(conn, Announcement(Fact.IDENTITY_CREATED, identity, now))
         return identity
 
+    async def _record_update(
+        self,
+        conn: Connection,
+        before: Identity,
+        after: Identity,
+        changed: tuple[str, ...],
+        by: Actor,
+        now: datetime,
+    ) -> None:
+        """Write down what a change did, if it did anything."""
+        if after.status is not before.status:
+            changed = (*changed, "status")
+            was = None if before.pause_reason is None else before.pause_reason.value
+            await self._record(
+                conn,
+                "identity.update",
+                after,
+                by,
+                now,
+                changed=" ".join(changed),
+                status=after.status.value,
+                reason=was,
+            )
+        elif changed:
+            await self._record(conn, "identity.update", after, by, now, changed=" ".join(changed))
+
+    async def _record(
+        self, conn: Connection, action: str, identity: Identity, by: Actor, now: datetime, **details: str | None
+    ) -> None:
+        entry = audit.Entry(action, "identity", identity.public_id, identity.tenant_id, details)
+        await audit.record(conn, self._ids, now, by, entry)
+
     async def _set_status(
         self,
         conn: Connection,
@@ -355,22 +425,28 @@ class Identities:
         return after
 
 
-async def writable(conn: Connection, scope: Scope, public_id: str) -> Identity:
-    """An identity in scope, its row locked. Raises `identity_not_found`, also for one that is being deleted (inbound
-    §2.1).
+async def writable(conn: Connection, scope: Scope, public_id: str, *, lock: bool = True) -> Identity:
+    """An identity in scope that may be changed, its row locked unless told otherwise.
+
+    Raises `identity_not_found`, also for one that is being deleted (inbound §2.1); `scope_denied` for the system's own,
+    which setup alone writes (inbound §2.4).
     """
-    identity = _found(await store.get(conn, scope, public_id, lock=True))
+    identity = _found(await store.get(conn, scope, public_id, lock=lock))
     if identity.status in (IdentityStatus.DELETING, IdentityStatus.DELETED):
         raise PostroomError("identity_not_found")
+    if identity.is_system:
+        raise PostroomError("scope_denied", details={"reason": "system_identity"})
     return identity
 
 
-async def ready_domain(conn: Connection, tenant_id: int, public_id: str) -> store.DomainRow:
-    """A domain of the tenant that receives mail. Raises `domain_not_found`, `domain_not_ready`."""
-    domain = await store.tenant_domain(conn, tenant_id, public_id)
+async def ready_domain(conn: Connection, tenant_id: int, public_id: str) -> rules.DomainRow:
+    """A domain of the tenant that receives mail, and does until the end of the transaction. Raises `domain_not_found`,
+    `domain_not_ready`.
+    """
+    domain = await store.hold_domain(conn, tenant_id, public_id)
     if domain is None:
         raise PostroomError("domain_not_found")
-    if domain.status not in rules.READY_DOMAIN or not domain.enabled:
+    if not rules.receives(domain):
         raise PostroomError("domain_not_ready")
     return domain
 
@@ -379,3 +455,11 @@ def _found(identity: Identity | None) -> Identity:
     if identity is None:
         raise PostroomError("identity_not_found")
     return identity
+
+
+async def _may_lift(conn: Connection, scope: Scope, identity: Identity) -> bool:
+    """Whether a pause for abuse is the caller's to lift."""
+    if scope.level in (Level.PLATFORM, Level.IDENTITY):
+        return scope.level is Level.PLATFORM
+    tenant = await tenant_store.get_by_id(conn, identity.tenant_id)
+    return tenant is not None and tenant.partner_id is None

@@ -31,13 +31,18 @@ class JsonRequest(Request):
     _parsed: Any = _MISSING
     _octets: bytes = b""
 
-    async def load(self, limit: int = MAX_BODY) -> None:
-        """Read and parse, `limit` octets at the most. Raises `payload_too_large`, `invalid_request`, and `timeout` when
-        the body takes too long."""
+    async def load(self, limit: int = MAX_BODY, *, required: bool = True) -> None:
+        """Read and parse, `limit` octets at the most; where it is not `required`, none is an empty object.
+
+        Raises `payload_too_large`, `invalid_request`, and `timeout` when the body takes too long.
+        """
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding != "identity":
             raise invalid("body", "must not be compressed (Content-Encoding)")
         self._octets = await _read(self, limit)
+        if not self._octets and not required:
+            self._parsed = {}
+            return
         if not self._octets:
             raise invalid("body", "is required")
         media = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()

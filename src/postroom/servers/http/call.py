@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Final, cast
 
 from fastapi import Depends
 from starlette.requests import Request
 
+from postroom.accounts.audit import Actor, actor_of
 from postroom.accounts.models import Principal, PrincipalKind, Tenant
 from postroom.accounts.permissions import Permission
 from postroom.base.errors import PostroomError
 from postroom.directory.models import Identity
 from postroom.mailbox.models import MailboxRef
 from postroom.servers.http.cursors import CursorScope, Position, scope_of, seal, unseal
+from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Rule
 
@@ -77,6 +80,16 @@ class Call:
 
     def _cursor_scope(self, filters: dict[str, object]) -> CursorScope:
         return scope_of(self.rule.operation, self.request.path_params, filters, self.principal.public_id)
+
+
+def actor(call: Call) -> Actor:
+    """Who calls, for the audit log."""
+    return actor_of(call.principal, exchange_of(call.request.scope).request_id)
+
+
+def moment_and_id(position: Position | None) -> tuple[datetime, str] | None:
+    """The position in a list that is in the order of time and id."""
+    return None if position is None else (datetime.fromisoformat(str(position[0])), str(position[1]))
 
 
 def attach(request: Request, call: Call) -> None:

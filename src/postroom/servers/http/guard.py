@@ -37,11 +37,14 @@ _PATH_IDS: Final = {
     "thread_id": ("thr_", "thread_not_found"),
     "attachment_id": ("att_", "attachment_not_found"),
     "folder_id": ("fld_", "folder_not_found"),
+    "address_id": ("adr_", "address_not_found"),
     "alias_id": ("als_", "address_not_found"),
+    "partner_id": ("ptn_", "partner_not_found"),
     "person_id": ("usr_", "person_not_found"),
     "session_id": ("ses_", "session_not_found"),
     "device_id": ("dev_", "device_not_found"),
     "app_password_id": ("apw_", "app_password_not_found"),
+    "key_id": ("key_", "key_not_found"),
 }
 
 
@@ -62,7 +65,8 @@ class Guard:
         principal = await self._authenticate(rule, request)
         exchange.principal = principal
         exchange.rate_limit = _own_bucket(principal).limit
-        calls.require(principal, rule.permissions)
+        if not _is_implicit(rule, principal, request.path_params):
+            calls.require(principal, rule.permissions)
         _check_level(rule, principal, request.path_params)
         tenant, identity = await self._owner(rule, principal, request.path_params)
         self._count(rule, principal, request, identity)
@@ -70,7 +74,7 @@ class Guard:
         _check_key(rule, request)
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
-            await incoming.load(self._services.max_body)
+            await incoming.load(self._services.max_body, required=rule.body_required)
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
         return await inner(incoming)
 
@@ -164,7 +168,7 @@ class Guard:
         if not is_id("ten_", public_id):
             raise PostroomError("tenant_not_found")
         tenant = await self._services.tenants.get(public_id)
-        if not principal.reaches_tenant(tenant.id) or not _same_mode(principal, tenant):
+        if not tenant.is_reached_by(principal) or not _same_mode(principal, tenant):
             raise PostroomError("tenant_not_found")
         return tenant
 
@@ -183,6 +187,9 @@ class Guard:
             # Counted before the key is looked up, so that repetitions count too (outbound §2.2).
             sends = rates.hit(RateBucket.SEND, identity.public_id)
             decision = decision if sends.allowed else sends
+        if decision.allowed and rule.bucket is Bucket.PARTNER and principal.partner_public_id is not None:
+            made = rates.hit(RateBucket.PARTNER_CREATE, principal.partner_public_id)
+            decision = decision if made.allowed else made
         exchange_of(request.scope).rate_limit = decision.limit
         if not decision.allowed:
             details = {"bucket": decision.bucket.label, "retry_after": decision.reset_after}
@@ -214,8 +221,17 @@ def _own_bucket(principal: Principal) -> RateBucket:
 
 
 def _same_mode(principal: Principal, tenant: Tenant) -> bool:
-    """A live key does not act on a test tenant, nor the reverse (L4); platform keys act on both."""
-    return principal.level is Level.PLATFORM or principal.mode is None or principal.mode is tenant.mode
+    """A live key does not act on a test tenant, nor the reverse (L4); platform and partner keys act on both."""
+    return principal.level in (Level.PLATFORM, Level.PARTNER) or principal.mode is None or principal.mode is tenant.mode
+
+
+def _is_implicit(rule: Rule, principal: Principal, path: dict[str, str]) -> bool:
+    """Whether the key needs no permission, as the tenant in the path is its own."""
+    return (
+        principal.kind is PrincipalKind.KEY
+        and principal.level in rule.implicit_for
+        and path.get("tenant_id") == principal.tenant_public_id
+    )
 
 
 def _check_level(rule: Rule, principal: Principal, path: dict[str, str]) -> None:

@@ -52,6 +52,8 @@ def _complete(operation: dict[str, Any], rule: Rule) -> None:
     operation["x-required-permission"] = None if rule.is_public else sorted(rule.permissions)
     if not rule.is_public:
         operation["security"] = [{"bearer": []}]
+    if "requestBody" in operation:
+        operation["requestBody"]["required"] = rule.body_required
     responses = operation["responses"]
     errors = rule.all_errors()
     for status in list(responses):

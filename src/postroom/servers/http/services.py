@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import Clock
@@ -18,7 +20,7 @@ from postroom.base.ids import IdGenerator
 from postroom.base.settings_tree import Environment
 from postroom.blobs import BlobStore
 from postroom.db import Database
-from postroom.directory import Aliases, Identities
+from postroom.directory import Addresses, Aliases, Deletions, Identities, Lists
 from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
@@ -64,6 +66,7 @@ class HttpServices:
     keys: Keys
     rates: RateLimiter
     tenants: Tenants
+    policies: Policies
     identities: Identities
     mailboxes: Mailboxes
     live: LiveHub
@@ -81,6 +84,12 @@ class HttpServices:
     """Without it there are no routes of the operator's queue."""
     aliases: Aliases | None = None
     """Without it there are no routes of aliases."""
+    addresses: Addresses | None = None
+    """Without it there are no routes of an identity's addresses."""
+    deletions: Deletions | None = None
+    """Without it there is no route that deletes identities."""
+    lists: Lists | None = None
+    """Without it there are no routes of allow and block lists."""
     max_body: int = MAX_BODY
     """Octets of a request's body."""
     signing_keys: SigningKeys | None = None
@@ -89,6 +98,8 @@ class HttpServices:
     """Without it people have no sessions, and their accounts no routes."""
     people: People | None = None
     """Without it there are no routes of a tenant's people."""
+    partners: Partners | None = None
+    """Without it there are no routes of partners."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

@@ -48,6 +48,8 @@ class Bucket(StrEnum):
     """Requests of a person."""
     SEND = "send"
     """The sends of an identity, beside the caller's own requests."""
+    PARTNER = "partner"
+    """What the keys of a partner make, beside the caller's own requests."""
 
     @property
     def names(self) -> list[str]:
@@ -61,6 +63,8 @@ class Bucket(StrEnum):
                 return ["session"]
             case Bucket.SEND:
                 return ["api", "send"]
+            case Bucket.PARTNER:
+                return ["api", "partner"]
 
 
 class Idempotency(StrEnum):
@@ -92,8 +96,12 @@ class Rule:
     idempotency: Idempotency
     body: bool = False
     """Whether the request has a JSON body."""
+    body_required: bool = True
+    """Whether it has to be there; without one every member is what it is by default."""
     even_gone: bool = False
     """Whether the route also serves an identity that is being deleted or is deleted."""
+    implicit_for: frozenset[Level] = frozenset()
+    """Levels whose keys need no permission on their own tenant, which the path names."""
     conditional: frozenset[Permission] = frozenset()
     """Permissions needed in some cases only; documentation, the route itself asks for them."""
     errors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -109,6 +117,8 @@ class Rule:
             raise ValueError(f"{self.operation}: people need no permission for their own account, and keys have no way")
         if not public and (not (self.levels or self.reach is Reach.PERSON) or self.bucket is Bucket.NONE):
             raise ValueError(f"{self.operation}: a route with keys names their levels and a bucket")
+        if self.implicit_for and self.reach is not Reach.TENANT_PATH:
+            raise ValueError(f"{self.operation}: only a tenant in the path is one's own")
         if unknown := [code for codes in self.errors.values() for code in codes if code not in ERRORS]:
             raise ValueError(f"{self.operation}: unknown error codes {unknown}")
 

@@ -20,7 +20,7 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.identities import IdempotencyKey
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule

@@ -26,8 +26,8 @@ from postroom.servers.http.failures import invalid
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.operations import Kept
 from postroom.servers.http.rest.folders import check_may_remove
-from postroom.servers.http.rest.identities import IdempotencyKey
 from postroom.servers.http.rest.messages import reading_rule
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Idempotency, RouteTable, Rule

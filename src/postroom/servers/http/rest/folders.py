@@ -23,8 +23,8 @@ from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.operations import Kept
-from postroom.servers.http.rest.identities import IdempotencyKey
 from postroom.servers.http.rest.messages import reading_rule
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Idempotency, RouteTable, Rule

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import Header, Query
+from fastapi import Query
 from pydantic import Field, StrictInt, StrictStr, StringConstraints, model_validator
 from starlette.responses import Response
 
-from postroom.accounts import idempotency
-from postroom.accounts.models import Principal, Tenant, TenantStatus
+from postroom.accounts.models import Principal, TenantStatus
 from postroom.accounts.permissions import Level, Permission
 from postroom.base.errors import PostroomError
-from postroom.directory import AddressStatus, Identity, IdentityChanges, IdentityStatus, NewIdentity
+from postroom.db import Connection
+from postroom.directory import AddressStatus, Erasure, Identity, IdentityChanges, IdentityStatus, NewIdentity
 from postroom.events.catalogue import timestamp
 from postroom.events.identities import identity_object
 from postroom.mail.html import sanitise
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
-from postroom.servers.http.bodies import JsonRequest
-from postroom.servers.http.call import Call, CurrentCall
+from postroom.servers.http.call import Call, CurrentCall, actor, moment_and_id
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.shapes import Json
+from postroom.servers.http.rest import directory_schemas, schemas
+from postroom.servers.http.rest.once import IdempotencyKey, Record, once
+from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
 from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
-
-DEFAULT_DAILY_CAP: Final = 500
-"""`identity_daily_send_cap` of a tenant that nobody gave another (FR-OUT-3)."""
-
-_TENANT_PAGE: Final = 100
-
 
 NonEmpty = Annotated[StrictStr, StringConstraints(min_length=1, max_length=fields.MAX_TEXT), fields.Storable]
 DisplayName = Annotated[
@@ -114,15 +106,6 @@ class LookupIdentity(fields.Query):
     address: fields.EmailAddress
 
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[\\x20-\\x7E]{1,255}$"},
-    ),
-]
-
-
 class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
@@ -135,47 +118,30 @@ class _Routes:
         call: CurrentCall,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        tenant = call.the_tenant
-        if idempotency_key is None:
-            status, shape = await self._create(call.principal, tenant, body)
-            return JsonAnswer(shape, status)
-        assert isinstance(call.request, JsonRequest)
-        request = _idempotent(call, tenant, idempotency.check_key(idempotency_key), call.request.parsed)
-        async with self._services.database.transaction() as conn:
-            begun = await idempotency.begin(conn, self._services.clock, request)
-        if isinstance(begun, idempotency.Replay):
-            return JsonAnswer(await self._replayed(call, begun), begun.status, {"Idempotent-Replayed": "true"})
-        try:
-            status, shape = await self._create(call.principal, tenant, body)
-        except PostroomError:
-            # A refusal changed nothing: the key is free for a corrected request.
-            async with self._services.database.transaction() as conn:
-                await idempotency.abandon(conn, begun)
-            raise
-        async with self._services.database.transaction() as conn:
-            reference = {"identity_id": shape["id"]}
-            await idempotency.complete(conn, begun, status, shape, reference=reference)
-        return JsonAnswer(shape, status)
+        tenant, principal = call.the_tenant, call.principal
 
-    async def _create(self, principal: Principal, tenant: Tenant, body: IdentityCreateRequest) -> tuple[int, Json]:
-        if tenant.status is TenantStatus.SUSPENDED:
-            raise PostroomError("tenant_suspended")
-        _check_cap(principal, body.send_policy)
-        identity, made = await self._services.identities.create(tenant.id, await _new_identity(body))
-        return (201 if made else 200), identity_object(identity)
+        async def work(record: Record) -> tuple[int, Json]:
+            if tenant.status is TenantStatus.SUSPENDED:
+                raise PostroomError("tenant_suspended")
 
-    async def _replayed(self, call: Call, replay: idempotency.Replay) -> Json:
-        reference = replay.body.get("$ref") if isinstance(replay.body, dict) else None
-        if reference is None:
-            shape: Json = replay.body
-            return shape
-        return identity_object(await self._services.identities.get(call.principal.scope, reference["identity_id"]))
+            async def then(conn: Connection, made: Identity) -> None:
+                await record(conn, identity_object(made))
+
+            await self._check_cap(principal, tenant.id, body.send_policy)
+            new = await _new_identity(body)
+            identity, made = await self._services.identities.create(tenant.id, new, then, by=actor(call))
+            return (201 if made else 200), identity_object(identity)
+
+        async def again(reference: Json) -> Json:
+            return identity_object(await self._services.identities.get(principal.scope, reference["identity_id"]))
+
+        return await once(call, idempotency_key, work, status=201, reference=_reference, read_again=again)
 
     async def list_of_tenant(
         self, tenant_id: fields.TenantId, query: Annotated[ListTenantIdentities, Query()], call: CurrentCall
     ) -> Response:
         filters = query.model_dump(exclude={"limit", "cursor"})
-        return await self._page(call, [call.the_tenant.id], query.limit, query.cursor, filters)
+        return await self._page(call, call.the_tenant.id, query.limit, query.cursor, filters)
 
     async def list_all(self, query: Annotated[ListIdentities, Query()], call: CurrentCall) -> Response:
         principal = call.principal
@@ -184,10 +150,8 @@ class _Routes:
             return await self._granted(call, principal.session.person_id, query)
         if query.tenant_id is not None:
             tenant_id = await self._tenant_in_reach(principal, query.tenant_id)
-            return await self._page(call, [tenant_id], query.limit, query.cursor, filters)
-        if principal.tenant_id is not None:
-            return await self._page(call, [principal.tenant_id], query.limit, query.cursor, filters)
-        return await self._page(call, await self._all_tenants(), query.limit, query.cursor, filters)
+            return await self._page(call, tenant_id, query.limit, query.cursor, filters)
+        return await self._page(call, principal.tenant_id, query.limit, query.cursor, filters)
 
     async def look_up(self, query: Annotated[LookupIdentity, Query()], call: CurrentCall) -> Response:
         local, _, domain = query.address.rpartition("@")
@@ -207,11 +171,26 @@ class _Routes:
         return JsonAnswer(identity_object(call.the_identity))
 
     async def update(self, identity_id: fields.IdentityId, body: IdentityUpdateRequest, call: CurrentCall) -> Response:
-        _check_cap(call.principal, body.send_policy)
+        await self._check_cap(call.principal, call.the_identity.tenant_id, body.send_policy)
         changed = await self._services.identities.update(
-            call.principal.scope, call.the_identity.public_id, await _changes(body)
+            call.principal.scope, call.the_identity.public_id, await _changes(body), by=actor(call)
         )
         return JsonAnswer(identity_object(changed))
+
+    async def delete(self, identity_id: fields.IdentityId, call: CurrentCall) -> Response:
+        assert self._services.deletions is not None, "then there is no such route"
+        request, made = await self._services.deletions.delete(
+            call.principal.scope, call.the_identity.public_id, by=actor(call)
+        )
+        return JsonAnswer(erasure(request), 202 if made else 200)
+
+    async def _check_cap(self, principal: Principal, tenant_id: int, asked: SendPolicyBody | None) -> None:
+        """Beyond the tenant's own cap only the platform goes (A3.8)."""
+        cap = None if asked is None else asked.daily_cap
+        if cap is None or principal.level is Level.PLATFORM:
+            return
+        if cap > (await self._services.policies.of(tenant_id)).identity_daily_send_cap:
+            raise PostroomError("scope_denied", details={"field": "send_policy.daily_cap"})
 
     async def _tenant_in_reach(self, principal: Principal, public_id: str) -> int:
         """The key of a tenant named in the query. An identity key may name its own, and still sees itself only."""
@@ -221,36 +200,17 @@ class _Routes:
             return principal.tenant_id
         return (await self._guard.tenant(principal, public_id)).id
 
-    async def _all_tenants(self) -> list[int]:
-        keys: list[int] = []
-        after: tuple[datetime, str] | None = None
-        while True:
-            found = await self._services.tenants.page(limit=_TENANT_PAGE, after=after)
-            keys += [tenant.id for tenant in found]
-            if len(found) < _TENANT_PAGE:
-                return keys
-            after = (found[-1].created_at, found[-1].public_id)
-
-    async def _page(
-        self, call: Call, tenants: Sequence[int], limit: int, cursor: str | None, filters: Json
-    ) -> Response:
-        after = _position(call.position(cursor, **filters))
-        status = filters.get("status")
-        found: list[Identity] = []
-        for tenant_id in tenants:
-            found += await self._services.identities.page(
-                call.principal.scope,
-                tenant_id,
-                statuses=None if status is None else [IdentityStatus(status)],
-                purpose=filters.get("purpose"),
-                client_id=filters.get("client_id"),
-                limit=limit + 1,
-                after=after,
-            )
-            if len(found) > limit + 1:
-                found.sort(key=_newest_first, reverse=True)
-                del found[limit + 1 :]
-        found.sort(key=_newest_first, reverse=True)
+    async def _page(self, call: Call, tenant_id: int | None, limit: int, cursor: str | None, filters: Json) -> Response:
+        position, status = call.position(cursor, **filters), filters.get("status")
+        found = await self._services.identities.page(
+            call.principal.scope,
+            tenant_id,
+            statuses=None if status is None else [IdentityStatus(status)],
+            purpose=filters.get("purpose"),
+            client_id=filters.get("client_id"),
+            limit=limit + 1,
+            after=moment_and_id(position),
+        )
         return _paged(call, found, limit, filters)
 
     async def _granted(self, call: Call, person_id: int, query: ListIdentities) -> Response:
@@ -262,7 +222,7 @@ class _Routes:
             statuses=None if query.status is None else [IdentityStatus(query.status)],
             purpose=query.purpose,
             limit=query.limit + 1,
-            after=_position(call.position(query.cursor, **filters)),
+            after=moment_and_id(call.position(query.cursor, **filters)),
         )
         return _paged(call, found, query.limit, filters)
 
@@ -289,6 +249,8 @@ def register(table: RouteTable, services: HttpServices) -> None:
     _register_create(table, routes)
     _register_lists(table, routes)
     _register_one(table, routes)
+    if services.deletions is not None:
+        _register_delete(table, routes)
 
 
 def _register_create(table: RouteTable, routes: _Routes) -> None:
@@ -401,21 +363,46 @@ def _register_one(table: RouteTable, routes: _Routes) -> None:
     )
 
 
-def _idempotent(call: Call, tenant: Tenant, key: str, body: Any) -> idempotency.Request:
-    method, path = call.rule.method, call.request.url.path
-    return idempotency.Request(
-        slot=idempotency.Slot(tenant.public_id, call.principal.public_id, key),
-        method=method,
-        path=path,
-        fingerprint=idempotency.fingerprint(method, path, body),
-        tenant_id=tenant.id,
+def _register_delete(table: RouteTable, routes: _Routes) -> None:
+    table.add(
+        Rule(
+            "DELETE",
+            "/v1/identities/{identity_id}",
+            "deleteIdentity",
+            reach=Reach.IDENTITY_PATH,
+            permissions=frozenset({Permission.IDENTITIES_WRITE, Permission.ERASURE_MANAGE}),
+            levels=ALL_LEVELS,
+            idempotency=Idempotency.NONE,
+            even_gone=True,
+            errors={404: ("identity_not_found",)},
+            **_COMMON,
+        ),
+        routes.delete,
+        summary="Delete an identity, its addresses for ever, and ask for its erasure",
+        answers={202: directory_schemas.ErasureRequest, 200: directory_schemas.ErasureRequest},
     )
 
 
-def _check_cap(principal: Principal, policy: SendPolicyBody | None) -> None:
-    cap = None if policy is None else policy.daily_cap
-    if cap is not None and cap > DEFAULT_DAILY_CAP and principal.level is not Level.PLATFORM:
-        raise PostroomError("scope_denied", details={"field": "send_policy.daily_cap"})
+def erasure(request: Erasure) -> Json:
+    """An ErasureRequest."""
+    return {
+        "id": request.public_id,
+        "tenant_id": request.tenant_public_id,
+        "scope": "identity",
+        "status": request.status,
+        "identity_id": request.identity_public_id,
+        "target_id": None,
+        "resumes_id": None,
+        "created_at": timestamp(request.created_at),
+        "deadline_at": timestamp(request.deadline_at),
+        "completed_at": moment(request.completed_at),
+        "receipt": None,
+        "created_by_key_id": request.created_by,
+    }
+
+
+def _reference(shape: Json) -> Json:
+    return {"identity_id": shape["id"]}
 
 
 async def _new_identity(body: IdentityCreateRequest) -> NewIdentity:
@@ -456,11 +443,3 @@ async def _changes(body: IdentityUpdateRequest) -> IdentityChanges:
 
 async def _sanitised(html: str | None) -> str | None:
     return None if html is None else await asyncio.to_thread(sanitise, html)
-
-
-def _newest_first(identity: Identity) -> tuple[datetime, str]:
-    return identity.created_at, identity.public_id
-
-
-def _position(position: tuple[str | int, str | int] | None) -> tuple[datetime, str] | None:
-    return None if position is None else (datetime.fromisoformat(str(position[0])), str(position[1]))

@@ -58,15 +58,14 @@ class _Routes:
         return JsonAnswer(self._document)
 
     async def me(self, call: CurrentCall) -> Response:
-        principal = call.principal
-        key = await self._services.keys.get(principal, principal.public_id)
+        key = await self._services.keys.own(call.principal)
         return JsonAnswer(
             {
                 "key_id": key.public_id,
                 "name": key.name,
                 "level": key.level.value,
                 "mode": key.mode.value,
-                "partner_id": None,
+                "partner_id": key.partner_public_id,
                 "tenant_id": key.tenant_public_id,
                 "identity_id": key.identity_public_id,
                 "permissions": [permission.value for permission in Permission if permission in key.permissions],
@@ -109,6 +108,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             levels=ALL_LEVELS,
             bucket=Bucket.API,
             idempotency=Idempotency.NONE,
+            errors={403: ("partner_suspended",)},
         ),
         routes.me,
         summary="The calling key",

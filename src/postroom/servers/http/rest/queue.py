@@ -26,7 +26,7 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.identities import IdempotencyKey
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule

@@ -198,6 +198,34 @@ class Me(Answer):
     expires_at: datetime | None
 
 
+class ApiKey(Answer):
+    id: fields.KeyId
+    name: str
+    level: Level
+    mode: Mode
+    partner_id: fields.PartnerId | None
+    tenant_id: fields.TenantId | None
+    identity_id: fields.IdentityId | None
+    permissions: Annotated[list[Permission], Field(json_schema_extra={"uniqueItems": True})]
+    created_by_user_id: fields.PersonId | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    created_at: datetime
+
+
+class ApiKeyCreated(ApiKey):
+    """Exactly one of `secret` and `secret_replayed`: the secret is shown once."""
+
+    secret: Annotated[Annotated[str, StringConstraints(pattern=r"^pmk_(live|test)_.{12}_.+$")] | None, NotNull()] = None
+    secret_replayed: Annotated[Literal[False] | None, NotNull()] = None
+
+
+class ApiKeyPage(Answer):
+    data: list[ApiKey]
+    next_cursor: str | None
+
+
 class IdentityOwner(Answer):
     name: Annotated[str, StringConstraints(min_length=1)]
     email: Address_

@@ -26,8 +26,8 @@ from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.identities import IdempotencyKey
 from postroom.servers.http.rest.messages import check_visible
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.texts import Texts
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule

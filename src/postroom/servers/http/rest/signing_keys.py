@@ -19,7 +19,7 @@ from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.identities import IdempotencyKey
+from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.queue import DEPLOYMENT
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
