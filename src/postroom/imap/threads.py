@@ -5,7 +5,7 @@ Both algorithms are generators that take turns (`postroom.imap.turns`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -262,10 +262,10 @@ def _is_reply(thread: Thread) -> bool:
 # -- the answer
 
 
-def thread_lists(threads: Iterable[Thread], shown: dict[int, int] | None = None) -> Iterator[bytes]:
+def thread_lists(threads: Iterable[Thread], shown: Callable[[int], int] | None = None) -> Iterator[bytes]:
     """Each thread as the response has it, ``(3 6 (4 23)(44 7 96))`` (RFC 5256 §4).
 
-    `shown` gives other names for the numbers.
+    `shown` gives another name for a number.
     """
     for thread in threads:
         parts: list[bytes] = []
@@ -276,7 +276,7 @@ def thread_lists(threads: Iterable[Thread], shown: dict[int, int] | None = None)
                 parts.append(one)
                 continue
             if one.letter is not None:
-                parts.append(b"%d" % (one.letter.number if shown is None else shown[one.letter.number]))
+                parts.append(b"%d" % (one.letter.number if shown is None else shown(one.letter.number)))
             if len(one.children) == 1 and one.letter is not None:
                 left += (one.children[0], b" ")
             elif one.children:

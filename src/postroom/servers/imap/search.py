@@ -12,29 +12,33 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from itertools import compress
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from postroom.blobs import Span, StorageError
 from postroom.imap import BadCommand, Status, render, search
 from postroom.imap import commands as c
 from postroom.imap.search import DateKind, DateTest, ReturnOption, TextField
-from postroom.imap.sequence import SequenceSet
+from postroom.imap.sequence import SequenceSet, runs
 from postroom.mail.date import parse_date
 from postroom.mail.header import Headers
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.folding import fold
 from postroom.mailbox.reads import Columns
+from postroom.mailbox.rules import Flags
 from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
 from postroom.servers.imap.contexts import SetContext
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.fuzzy import similar_fields, similar_texts
-from postroom.servers.imap.results import Results, Returns, shown_numbers, write_results
+from postroom.servers.imap.results import PORTION, Results, Returns, in_portions, write_numbers, write_results
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.values import SortValues
+
+T = TypeVar("T")
 
 Found = frozenset[int] | set[int]
 """UIDs."""
@@ -59,13 +63,11 @@ async def run(session: Session, command: c.Search) -> Done:
     matches = await find(session, command.key)
     results = matches.results()
     if returns is None:
-        numbers = shown_numbers(selected, results.uids, uid=command.uid)
-        modseq = max(map(selected.modseq, results.uids), default=0) if matches.by_modseq else 0
-        session.write(render.search_line(numbers, modseq or None))
+        await write_numbers(session, b"SEARCH", results, uid=command.uid)
         return Done("SEARCH completed")
     if updates and may_update(session, len(results.uids)):
         selected.contexts.add(SetContext(session.tag, matches.again, results.uids, uid=command.uid))
-    write_results(session, results, returns, uid=command.uid)
+    await write_results(session, results, returns, uid=command.uid)
     return Done("SEARCH completed")
 
 
@@ -75,7 +77,7 @@ class Matches:
 
     finder: Finder
     key: search.SearchKey
-    uids: list[int]
+    uids: Sequence[int]
     by_modseq: bool
 
     def results(self, uids: Sequence[int] | None = None) -> Results:
@@ -95,11 +97,16 @@ async def find(session: Session, key: search.SearchKey) -> Matches:
     if by_modseq:
         session.enable("CONDSTORE")
     await session.refresh()
-    universe = selected.told_uids()
+    # The list may be the view's own, to which others add while we wait.
+    universe = selected.told_uids()[:]
     key = _pinned(key, selected)
     finder = Finder(session, selected)
     found = await finder.find(key, frozenset(universe))
-    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq)
+    if len(found) == len(universe):
+        return Matches(finder, key, universe, by_modseq)
+    return Matches(
+        finder, key, await in_portions(universe, lambda part: [uid for uid in part if uid in found]), by_modseq
+    )
 
 
 def begin_updates(session: Session, returns: Returns | None) -> bool:
@@ -143,7 +150,14 @@ def _pinned(key: search.SearchKey, selected: Selected) -> search.SearchKey:
 
 
 def _uids_at(selected: Selected, parts: Iterable[range]) -> SequenceSet:
-    return SequenceSet.of(uid for part in parts for uid in selected.uids[part.start : part.stop])
+    ranges: list[tuple[int, int]] = []
+    for part in parts:
+        uids = selected.uids[part.start : part.stop]
+        if uids and uids[-1] - uids[0] == len(uids) - 1:
+            ranges.append((uids[0], uids[-1]))
+        else:
+            ranges += runs(uids)
+    return SequenceSet(tuple(ranges))
 
 
 def _asks_modseq(key: search.SearchKey) -> bool:
@@ -211,12 +225,36 @@ class Finder:
     # -- what the session knows
 
     async def of_flag(self, key: search.HasFlag, among: Found) -> Found:
+        having: dict[Flags, bool] = {}
+
+        def choose(uids: Sequence[int], flags: Sequence[Flags]) -> Iterable[int]:
+            for words in set(flags):
+                if words not in having:
+                    having[words] = key.flag in words
+            return compress(uids, map(having.__getitem__, flags))
+
         view = self._selected.view
-        return among & {uid for uid, words in zip(view.uids, view.flags, strict=True) if key.flag in words}
+        return await self._chosen(view.uids, view.flags, choose, among)
 
     async def of_modseq(self, key: search.ModSeq, among: Found) -> Found:
         view = self._selected.view
-        return among & {uid for uid, modseq in zip(view.uids, view.modseqs, strict=True) if modseq >= key.modseq}
+        return await self._chosen(
+            view.uids, view.modseqs, lambda uids, modseqs: compress(uids, map(key.modseq.__le__, modseqs)), among
+        )
+
+    async def _chosen(
+        self,
+        uids: Sequence[int],
+        states: Sequence[T],
+        choose: Callable[[Sequence[int], Sequence[T]], Iterable[int]],
+        among: Found,
+    ) -> Found:
+        """Those of `among` that `choose` takes from `uids`, with the state of each beside it; a portion at a time."""
+        found: set[int] = set()
+        for start in range(0, len(uids), PORTION):
+            found.update(choose(uids[start : start + PORTION], states[start : start + PORTION]))
+            await asyncio.sleep(0)
+        return among & found
 
     async def of_recent(self, key: search.Recent, among: Found) -> Found:
         return {uid for uid in among if self._selected.is_recent(uid)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from postroom.imap import render
 from postroom.imap.flags import SYSTEM_FLAGS
@@ -68,6 +68,14 @@ class Selected:
         """Message number − 1 of a UID that the client knows, else None."""
         place = bisect_left(self.uids, uid, 0, self.count)
         return place if place < self.count and self.uids[place] == uid else None
+
+    def numbering(self) -> Callable[[int], int]:
+        """What gives the message number of a UID that the client knows; good until it is told of more."""
+        uids, count = self.uids, self.count
+        if count and uids[count - 1] - uids[0] == count - 1:
+            # Nothing ever went, or only the oldest.
+            return (1 - uids[0]).__add__
+        return lambda uid: bisect_left(uids, uid, 0, count) + 1
 
     def resolve(self, wanted: SequenceSet, *, uid: bool) -> tuple[range, ...]:
         """Index ranges of a set of UIDs or of numbers. Raises `BadCommand` for a number beyond the last."""

@@ -13,11 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from postroom.imap import commands as c
-from postroom.imap import render
 from postroom.imap.sort import SortCriterion, SortKey
 from postroom.imap.turns import in_order
 from postroom.servers.imap.contexts import OrderedContext, SortedUid
-from postroom.servers.imap.results import FULL_SCORE, shown_numbers, write_results
+from postroom.servers.imap.results import FULL_SCORE, write_numbers, write_results
 from postroom.servers.imap.search import Finder, Matches, begin_updates, find, may_update
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.turns import in_turns
@@ -32,13 +31,12 @@ async def run(session: Session, command: c.Sort) -> Done:
     found = await in_turns(in_order(await _keys(matches.finder, command.criteria, matches.uids)))
     uids: list[int] = [key[-1] for key in found]
     if command.returns is None:
-        modseq = max(map(selected.modseq, uids), default=0) if matches.by_modseq else 0
-        session.write(render.sort_line(shown_numbers(selected, uids, uid=command.uid), modseq or None))
+        await write_numbers(session, b"SORT", matches.results(uids), uid=command.uid)
         return Done("SORT completed")
     if updates and may_update(session, len(uids)):
         again = partial(_again, matches, command.criteria)
         selected.contexts.add(OrderedContext(session.tag, again, found, uid=command.uid))
-    write_results(session, matches.results(uids), command.returns, uid=command.uid)
+    await write_results(session, matches.results(uids), command.returns, uid=command.uid)
     return Done("SORT completed")
 
 

@@ -9,7 +9,6 @@ from typing import Final
 from postroom.imap import commands as c
 from postroom.imap.threads import Algorithm, Letter, ordered_subject, references, thread_lists
 from postroom.mailbox.reads import Columns
-from postroom.servers.imap.results import message_numbers
 from postroom.servers.imap.search import Finder, find
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.turns import in_turns
@@ -27,7 +26,7 @@ async def run(session: Session, command: c.Thread) -> Done:
     by_references = command.algorithm is Algorithm.REFERENCES
     letters = await _letters(matches.finder, matches.uids, by_references=by_references)
     threads = await in_turns(references(letters) if by_references else ordered_subject(letters))
-    shown = None if command.uid else message_numbers(session.folder())
+    shown = None if command.uid else session.folder().numbering()
     session.write(b"* THREAD ") if threads else session.write(b"* THREAD")
     for place, piece in enumerate(thread_lists(threads, shown)):
         session.write(piece)
@@ -37,7 +36,7 @@ async def run(session: Session, command: c.Thread) -> Done:
     return Done("THREAD completed")
 
 
-async def _letters(finder: Finder, uids: list[int], *, by_references: bool) -> list[Letter]:
+async def _letters(finder: Finder, uids: Sequence[int], *, by_references: bool) -> list[Letter]:
     ids: dict[int, tuple[str, Sequence[str]]] = {}
     ancestors = 0
     if by_references:
