@@ -344,11 +344,18 @@ class Session:
             return
         await self.refresh(force=force)
         await selected.claim_recent()
-        if selected.contexts:
-            self.write(*selected.contexts.before(expunge=expunge))
-        known = selected.top
-        for line in selected.updates(expunge=expunge, flags=flags, modseq=self.follows_modseq, vanished=self.resyncs):
-            self.write(line)
+        known, upto, behind = selected.top, selected.view.journal_end, True
+        while behind:
+            if selected.contexts:
+                self.write(*selected.contexts.before(expunge=expunge))
+            self.write(
+                *selected.updates(upto, expunge=expunge, flags=flags, modseq=self.follows_modseq, vanished=self.resyncs)
+            )
+            behind = selected.is_behind(upto, expunge=expunge, flags=flags)
+            if behind:
+                # Others have their turn, and no more is made than the client reads.
+                self.flush()
+                await self.wire.drained()
         if self.notices is not None and known < selected.top:
             await self.notices.tell_arrived(selected, known)
         if selected.contexts:

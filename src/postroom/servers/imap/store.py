@@ -8,6 +8,7 @@ from postroom.imap import Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.commands import StoreMode
 from postroom.imap.flags import DELETED
+from postroom.imap.sequence import paged
 from postroom.mailbox.flags import FlagResult, FlagsNow
 from postroom.mailbox.rules import FlagMode, Flags, LimitExceeded, change_flags
 from postroom.servers.imap.selected import Selected
@@ -32,23 +33,24 @@ async def store(session: Session, command: c.Store) -> Done:
     mode, words = _MODES[command.mode], frozenset(command.flags)
     missing = False
     modified: list[int] = []
-    for part in parts:
-        for start in range(part.start, part.stop, _CHUNK):
-            places = range(start, min(start + _CHUNK, part.stop))
-            uids = selected.uids[places.start : places.stop].tolist()
-            before = dict(zip(uids, selected.flags_at(places), strict=True))
-            stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words, since)
-            missing = missing or len(stored) < len(uids)
-            refused = [now for now in stored if now.result is FlagResult.MODIFIED]
-            modified += (now.uid for now in refused)
-            if command.silent:
-                _keep_silent(selected, stored, before, mode, words)
-                _tell(session, selected, refused, uid=command.uid)
-                if session.follows_modseq:
-                    _tell_modseqs(session, selected, stored, uid=command.uid)
-            else:
-                _tell(session, selected, stored, uid=command.uid)
-            await session.drain()
+    for number, places in enumerate(paged(parts, _CHUNK)):
+        if number:
+            # What is to be told does not gather over the whole of a large folder.
+            await session.tell_updates(expunge=False)
+        uids = selected.uids_at(places).tolist()
+        before = dict(zip(uids, selected.flags_at(places), strict=True))
+        stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words, since)
+        missing = missing or len(stored) < len(uids)
+        refused = [now for now in stored if now.result is FlagResult.MODIFIED]
+        modified += (now.uid for now in refused)
+        if command.silent:
+            _keep_silent(selected, stored, before, mode, words)
+            _tell(session, selected, refused, uid=command.uid)
+            if session.follows_modseq:
+                _tell_modseqs(session, selected, stored, uid=command.uid)
+        else:
+            _tell(session, selected, stored, uid=command.uid)
+        await session.drain()
     return _stored(selected, modified, missing=missing and not command.uid, uid=command.uid)
 
 
