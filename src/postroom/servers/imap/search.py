@@ -31,12 +31,12 @@ from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
 from postroom.servers.imap.contexts import SetContext
-from postroom.servers.imap.facts import Facts
+from postroom.servers.imap.facts import FactCache, Facts
 from postroom.servers.imap.fuzzy import similar_fields, similar_texts
 from postroom.servers.imap.results import PORTION, Results, Returns, in_portions, write_numbers, write_results
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
-from postroom.servers.imap.values import SortValues
+from postroom.servers.imap.values import Kind, Value
 
 T = TypeVar("T")
 
@@ -397,18 +397,19 @@ class Finder:
         """Facts of those that are still there, in mailbox order."""
         uids = sorted(among)
         shared, folder = self._session.shared, self._selected.view.id
+        keep = len(uids) <= FactCache.SCAN
         for start in range(0, len(uids), _FACTS_PAGE):
             part = uids[start : start + _FACTS_PAGE]
-            rows = await shared.facts.load(self._session.ref, folder, part, columns)
+            rows = await shared.facts.load(self._session.ref, folder, part, columns, keep=keep)
             for place, (uid, facts) in enumerate(zip(part, rows, strict=True)):
                 if facts is not None:
                     yield uid, facts
                 if not place % _TURN:
                     await asyncio.sleep(0)
 
-    def values(self, uids: Iterable[int]) -> AsyncIterator[list[tuple[int, SortValues]]]:
+    def values(self, uids: Iterable[int], kinds: Sequence[Kind]) -> AsyncIterator[list[tuple[int, list[Value]]]]:
         """What those that are still there are sorted by, in mailbox order, a batch at a time."""
-        return self._session.shared.values.load(self._session.ref, self._selected.view.id, uids)
+        return self._session.shared.values.load(self._session.ref, self._selected.view.id, uids, kinds)
 
 
 def _has_text(block: bytes, name: str | None, needle: str) -> bool:

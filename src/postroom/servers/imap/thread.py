@@ -12,6 +12,7 @@ from postroom.mailbox.reads import Columns
 from postroom.servers.imap.search import Finder, find
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.turns import in_turns
+from postroom.servers.imap.values import Kind
 
 _PORTION: Final = 100
 MANY: Final = 200_000
@@ -48,8 +49,8 @@ async def _letters(finder: Finder, uids: Sequence[int], *, by_references: bool) 
             ancestors += len(above)
             ids[uid] = (facts.rfc_message_id or "", above)
     letters: list[Letter] = []
-    async for batch in finder.values(uids):
-        for uid, values in batch:
-            own, above = ids.get(uid, ("", []))
-            letters.append(Letter(uid, values.sent, values.subject, values.is_reply, own, above))
+    async for batch in finder.values(uids, (Kind.SENT, Kind.SUBJECT, Kind.IS_REPLY)):
+        for uid, (sent, subject, is_reply) in batch:
+            own, above = ids.pop(uid, ("", ()))
+            letters.append(Letter(uid, sent, subject, bool(is_reply), own, above))
     return letters
