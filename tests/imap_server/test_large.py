@@ -214,3 +214,29 @@ def test_long_lists_are_sorted_as_by_sorted(count: int) -> None:
     items = [(n * 7919 % 13, n) for n in range(count)]
     assert finish(in_order(items)) == sorted(items)
     assert finish(in_order(items, key=lambda item: item[0])) == sorted(items, key=lambda item: item[0])
+
+
+async def test_a_long_store_tells_as_it_goes(office: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silently or not, each message once, and what came meanwhile; nobody's numbers change on the way."""
+    monkeypatch.setattr("postroom.servers.imap.store._CHUNK", 2)
+    await office.fill(7)
+    client, other = await office.client(), await office.client()
+    held: list[int] = []
+    meanwhile = Session.tell_meanwhile
+
+    async def counting(self: Session) -> None:
+        await meanwhile(self)
+        assert self.selected is not None
+        assert self.selected.up_to_date
+        held.append(len(self.selected._silenced or ()))
+
+    monkeypatch.setattr(Session, "tell_meanwhile", counting)
+    await office.deliver(mail("Eighth"))
+    lines = await client.ok(rb"STORE 1:7 +FLAGS (\Flagged)")
+    assert [line for line in lines if b"FETCH" in line] == [
+        rb"* %d FETCH (FLAGS (\Flagged \Recent))" % n for n in range(1, 8)
+    ]
+    assert b"* 8 EXISTS" in lines
+    assert await client.ok(rb"STORE 1:8 -FLAGS.SILENT (\Flagged)") == []
+    assert held == [0] * 6
+    assert len([line for line in await other.ok(b"NOOP") if b"FETCH" in line]) == 7

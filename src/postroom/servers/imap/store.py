@@ -35,8 +35,7 @@ async def store(session: Session, command: c.Store) -> Done:
     modified: list[int] = []
     for number, places in enumerate(paged(parts, _CHUNK)):
         if number:
-            # What is to be told does not gather over the whole of a large folder.
-            await session.tell_updates(expunge=False)
+            await session.tell_meanwhile()
         uids = selected.uids_at(places).tolist()
         before = dict(zip(uids, selected.flags_at(places), strict=True))
         stored = await session.services.mailboxes.set_flags(session.ref, selected.view.id, uids, mode, words, since)
