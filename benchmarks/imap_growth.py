@@ -55,7 +55,7 @@ _COMMANDS: Final = (
     ("UID SORT RETURN (PARTIAL 1:50) (REVERSE ARRIVAL)", "UID SORT RETURN (PARTIAL 1:50) (REVERSE ARRIVAL) UTF-8 ALL"),
     ("THREAD REFERENCES", "THREAD REFERENCES UTF-8 ALL"),
     ("THREAD ORDEREDSUBJECT", "THREAD ORDEREDSUBJECT UTF-8 ALL"),
-    ("STORE 5001:5100 +FLAGS", "STORE %(first)d:%(last)d +FLAGS (\\Answered)"),
+    ("STORE of 100 +FLAGS", "STORE %(first)d:%(last)d +FLAGS (\\Answered)"),
     ("FETCH 1:* (FLAGS) (CHANGEDSINCE), 100 changed", "FETCH 1:* (FLAGS) (CHANGEDSINCE %(modseq)d)"),
     ("COPY of half the folder", "COPY 1:%(half)d Bulk"),
     ("SELECT of what was copied", "SELECT Bulk"),
