@@ -377,6 +377,13 @@ class Server:
         """Again for connections that the database has got since: each is a session of its own."""
         keep_niceness([*self._server_tree(), *self._database_tree()])
 
+    @property
+    def process(self) -> psutil.Process:
+        """The one that was started. Raises RuntimeError while there is none."""
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return psutil.Process(self._process.pid)
+
     def cost(self) -> Cost:
         """CPU seconds so far."""
         return Cost(cpu_seconds(self._server_tree()), cpu_seconds(self._database_tree()))

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import resource
 import sys
 import time
@@ -92,9 +93,25 @@ _TIMED: Final = (
     _Command("FETCH 1:500 (BODY.PEEK[]), 1.5 MB", b"FETCH 1:500 (BODY.PEEK[])", 5.4, 3),
     _Command("SEARCH SUBJECT, one hit in 10,000", b"SEARCH SUBJECT needle", 15.7, 1),
     _Command("SEARCH UNSEEN, 10,000", b"SEARCH UNSEEN"),
+    _Command("SEARCH FLAGGED, 10,000", b"SEARCH FLAGGED"),
+    _Command("SEARCH RETURN (COUNT) ALL, 10,000", b"SEARCH RETURN (COUNT) ALL"),
+    _Command("UID SEARCH SINCE, all of 10,000", b"UID SEARCH SINCE 1-Jan-2024"),
     _Command("SEARCH BODY, no hit in 10,000", b"SEARCH BODY xylophone"),
     _Command("SEARCH TEXT, one hit in 10,000", b"SEARCH TEXT needle", 313, 1 / 20),
 )
+_SORTED: Final = (
+    _Command("SORT (DATE), 10,000", b"SORT (DATE) UTF-8 ALL"),
+    _Command("SORT (SUBJECT), 10,000", b"SORT (SUBJECT) UTF-8 ALL"),
+    _Command("SORT (ARRIVAL), 10,000", b"SORT (ARRIVAL) UTF-8 ALL"),
+    _Command("UID SORT RETURN (PARTIAL 1:50) (DATE), 10,000", b"UID SORT RETURN (PARTIAL 1:50) (DATE) UTF-8 ALL"),
+    _Command("THREAD REFERENCES, 10,000", b"THREAD REFERENCES UTF-8 ALL"),
+    _Command("THREAD ORDEREDSUBJECT, 10,000", b"THREAD ORDEREDSUBJECT UTF-8 ALL"),
+    _Command("FETCH 1:* BODY[HEADER.FIELDS (…)], 10,000", b"FETCH 1:* (BODY.PEEK[HEADER.FIELDS (FROM SUBJECT DATE)])"),
+)
+_FOLDERS: Final = 50
+_LIST_STATUS: Final = b'LIST "" "F%" RETURN (STATUS (MESSAGES UNSEEN UIDNEXT))'
+_CHANGED: Final = 100
+_MOVED: Final = 1000
 _STORE: Final = _Command("STORE 1:1000 +FLAGS.SILENT", rb"STORE 1:1000 %bFLAGS.SILENT (\Flagged)", 23, 3)
 
 
@@ -127,17 +144,81 @@ class _Figures:
 
     def once(self, name: str, text: bytes) -> None:
         """A command that is slower the first time."""
-        peer = self._peer.timed(text) if self._peer else None
-        self.add(name, self._mine.timed(text), "ms", peer, None, None)
+        self.add(name, self._mine.timed(text), "ms", _of_peer(self._peer, text), None, None)
+
+    def transfers(self) -> None:
+        """COPY and MOVE of a thousand, three times each, into folders that are new."""
+        for name in ("COPY", "MOVE"):
+            figures: list[float | None] = []
+            for client in (self._mine, self._peer):
+                figures.append(None if client is None else min(_transfers(client, name)))
+            mine, peer = figures
+            assert mine is not None
+            self.add(f"{name} 1:{_MOVED}", mine, "ms", peer, None, None)
+
+    def resync(self, mine: Client, peer: Client | None) -> None:
+        """What a client that was away asks: by QRESYNC as it selects, and by CONDSTORE. These two are its own."""
+        for name, work in (("SELECT (QRESYNC)", _resync), ("FETCH 1:* (FLAGS) (CHANGEDSINCE)", _fetch_changed)):
+            found = [min(work(mine) for _ in range(3))]
+            theirs = None if peer is None else min(work(peer) for _ in range(3))
+            self.add(f"{name}, {_CHANGED} of 10,000 changed", found[0], "ms", theirs, None, None)
 
     def _best(self, texts: Sequence[bytes]) -> tuple[float, float | None]:
-        mine, peer = [], []
+        mine: list[float] = []
+        peer: list[float] = []
         for _ in range(self._rounds):
             for text in texts:
                 mine.append(self._mine.timed(text))
-                if self._peer is not None:
-                    peer.append(self._peer.timed(text))
+                theirs = _of_peer(self._peer, text)
+                if theirs is not None:
+                    peer.append(theirs)
         return min(mine), min(peer, default=None)
+
+
+def _of_peer(peer: Client | None, text: bytes) -> float | None:
+    """None where it refuses the command: it does not have all of them."""
+    if peer is None:
+        return None
+    try:
+        return peer.timed(text)
+    except RuntimeError:
+        return None
+
+
+def _transfers(client: Client, name: str) -> list[float]:
+    """The folder that is selected is left as it was: what is moved are copies."""
+    for number in range(3):
+        client.ask(b"CREATE %b%d" % (name.encode(), number))
+    if name == "COPY":
+        return [client.timed(b"COPY 1:%d COPY%d" % (_MOVED, number)) for number in range(3)]
+    taken = []
+    for number in range(3):
+        client.ask(b"SELECT COPY%d" % number)
+        taken.append(client.timed(b"MOVE 1:%d MOVE%d" % (_MOVED, number)))
+    client.ask(b"SELECT INBOX")
+    return taken
+
+
+def _change_some(client: Client) -> tuple[bytes, bytes]:
+    """UIDVALIDITY and HIGHESTMODSEQ of the inbox, before a hundred flags of it change."""
+    told = client.ask(b"SELECT INBOX")
+    found = [re.search(code + rb" (\d+)", told) for code in (b"UIDVALIDITY", b"HIGHESTMODSEQ")]
+    validity, modseq = (one[1] if one else b"1" for one in found)
+    client.ask(rb"STORE 5001:%d -FLAGS.SILENT (\Answered)" % (5000 + _CHANGED))
+    client.ask(rb"STORE 5001:%d +FLAGS.SILENT (\Answered)" % (5000 + _CHANGED))
+    return validity, modseq
+
+
+def _resync(client: Client) -> float:
+    client.ask(b"ENABLE QRESYNC")
+    known = _change_some(client)
+    client.ask(b"UNSELECT")
+    return client.timed(b"SELECT INBOX (QRESYNC (%b %b))" % known)
+
+
+def _fetch_changed(client: Client) -> float:
+    _, modseq = _change_some(client)
+    return client.timed(b"FETCH 1:* (FLAGS) (CHANGEDSINCE %b)" % modseq)
 
 
 def run(quick: bool) -> list[Row]:
@@ -148,14 +229,15 @@ def run(quick: bool) -> list[Row]:
         theirs = None
         if dovecot is not None:
             dovecot.fill(0, map(message, range(MESSAGES)))
-            theirs = Client(dovecot.imap_port, dovecot.address(0), PASSWORD)
+            theirs = _theirs(dovecot)
             theirs.ask(b"CREATE Archive")
         mine = _mine(server)
         for start in range(0, MESSAGES, 1000):
             mine.append_rate("INBOX", [message(seed) for seed in range(start, start + 1000)], 1000)
         server.wait_indexed()
         time.sleep(STATISTICS_SECONDS)
-        rows = _work(mine, theirs, quick)
+        away = _mine(server), _theirs(dovecot) if dovecot is not None else None
+        rows = _work(mine, theirs, away, quick)
         mine.close()
         # A new process, whose memory was not stretched by other work.
         server.stop()
@@ -171,13 +253,27 @@ def _mine(server: Server) -> Client:
     return Client(server.imap_port, server.people[0].address, PASSWORD)
 
 
-def _work(mine: Client, theirs: Client | None, quick: bool) -> list[Row]:
+def _theirs(dovecot: peers.PostfixDovecot) -> Client:
+    return Client(dovecot.imap_port, dovecot.address(0), PASSWORD)
+
+
+def _work(mine: Client, theirs: Client | None, away: tuple[Client, Client | None], quick: bool) -> list[Row]:
     figures = _Figures(mine, theirs, 5 if quick else 20)
     figures.once("SELECT, 10,000, cold", b"SELECT INBOX")
     figures.once("FETCH 1:* (UID ENVELOPE RFC822.SIZE), cold", _ENVELOPES)
-    for command in _TIMED:
+    figures.once("SORT (DATE), cold", _SORTED[0].text)
+    for command in (*_TIMED, *_SORTED):
         figures.command(command)
     figures.flags()
+    figures.transfers()
+    for one in filter(None, (mine, theirs)):
+        for number in range(_FOLDERS):
+            one.ask(b"CREATE F%d" % number)
+            one.ask(b"COPY 1:20 F%d" % number)
+    figures.command(_Command(f"LIST with STATUS of {_FOLDERS} folders", _LIST_STATUS))
+    figures.resync(*away)
+    for one in filter(None, away):
+        one.close()
     raws = [message(100_000 + seed, 2500) for seed in range(200)]
     count = 1000 if quick else 4000
     rates: list[float | None] = []

@@ -21,7 +21,9 @@ from typing import Any, Final
 import uvloop
 
 from postroom.accounts import Keys, KeyVerifier, Level, NewKey, NewTenant, RateLimiter, Tenants, ensure_deployment
+from postroom.accounts.policy_rules import Stance
 from postroom.accounts.rates import Bucket, RateDecision
+from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
@@ -161,6 +163,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
         blobs=blobs,
         clock=clock,
         ids=ids,
+        policies=Policies(db, clock, Stance()),
         verifier=KeyVerifier(db, clock, PEPPER),
         keys=keys,
         rates=Unlimited(clock),

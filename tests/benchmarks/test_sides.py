@@ -10,7 +10,10 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from benchmarks import peers
-from benchmarks.common import DOMAIN, Server, free_ports, is_in_memory
+from benchmarks.common import DOMAIN, PASSWORD, Server, free_ports, is_in_memory
+from benchmarks.imap_client import Client
+from benchmarks.imap_fill import multiply
+from benchmarks.imap_growth import threaded
 from benchmarks.smtp_in import Ours, Theirs
 from benchmarks.smtp_load import BOXES, Corpus, Feeder
 
@@ -83,6 +86,27 @@ def test_postroom_is_measured_and_removed(corpus: Corpus) -> None:
     assert not directory.exists()
     with pytest.raises(OSError):
         imaplib.IMAP4("127.0.0.1", server.imap_port)
+
+
+def test_an_inbox_is_multiplied() -> None:
+    """Messages of their own, which SORT, THREAD and the word index know as any other."""
+    with Server(people=1, agents=0, roles="imap,worker") as server:
+        client = Client(server.imap_port, server.people[0].address, PASSWORD)
+        client.append_rate("INBOX", [threaded(number) for number in range(8)], 8)
+        server.wait_indexed()
+        multiply(server.database_url, server.people[0].identity_id, 3)
+        assert b"* 24 EXISTS" in client.ask(b"SELECT INBOX")
+        assert client.ask(b"UID FETCH 17 (EMAILID)") != client.ask(b"UID FETCH 9 (EMAILID)")
+        subject = threaded(0).split(b"Subject: ")[1].split(b"\r\n")[0]
+        assert b"* SEARCH 1 9 17" in client.ask(b'SEARCH SUBJECT "%b"' % subject)
+        found = client.ask(b"SEARCH BODY garden").split(b"\r\n")[0].split()[2:]
+        assert len(found) % 3 == 0
+        assert len(found) > 0
+        threads = client.ask(b"THREAD REFERENCES UTF-8 ALL").split(b"\r\n")[0]
+        # Two threads of four, three times: each copy has references of its own.
+        assert b"(1 2 3 4)" in threads
+        assert b"(17 18 19 20)" in threads
+        client.close()
 
 
 @pytest.mark.skipif(not peers.available(), reason="Postfix and Dovecot are not installed, or not root")

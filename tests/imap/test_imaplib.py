@@ -68,7 +68,7 @@ class Scripted:
                 self.state = SessionState.SELECTED
                 self.out += render.exists(1) + render.untagged(Status.OK, "x", "UIDVALIDITY 7")
             case c.Search():
-                self.out += render.search_line([3, 5])
+                self.out += b"".join(render.found_line(b"SEARCH", [b"3 5"]))
             case c.Fetch():
                 self.out += b"".join(render.fetch_buffers(1, [b"UID 3", (b"BODY[]", b"Subject: x\r\n\r\n")]))
             case c.Logout():

@@ -107,8 +107,8 @@ def test_data_lines() -> None:
         b"* STATUS &APw- (MESSAGES 3 MAILBOXID (F1))\r\n"
     )
     assert render.exists(3) + render.recent(0) + render.expunge(2) == b"* 3 EXISTS\r\n* 0 RECENT\r\n* 2 EXPUNGE\r\n"
-    assert render.search_line([]) == b"* SEARCH\r\n"
-    assert render.search_line([2, 4]) == b"* SEARCH 2 4\r\n"
+    assert b"".join(render.found_line(b"SEARCH", [])) == b"* SEARCH\r\n"
+    assert b"".join(render.found_line(b"SORT", [b"2 4", b"3"], 7)) == b"* SORT 2 4 3 (MODSEQ 7)\r\n"
     assert render.esearch_line(b"a1", [("MIN", b"2"), ("ALL", b"2:4")], uid=True) == (
         b'* ESEARCH (TAG "a1") UID MIN 2 ALL 2:4\r\n'
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.imap.errors import BadCommand, ProtocolNo
-from postroom.imap.sequence import MAX_ELEMENTS, MAX_NUMBER, STAR, SequenceSet, compress, indices
+from postroom.imap.sequence import MAX_ELEMENTS, MAX_NUMBER, STAR, SequenceSet, compress, indices, paged
 
 ENDS = st.one_of(st.integers(1, 40), st.just(STAR), st.integers(1, MAX_NUMBER))
 SETS = st.lists(st.tuples(ENDS, ENDS), min_size=1, max_size=8)
@@ -115,3 +115,17 @@ def test_limits() -> None:
     with pytest.raises(ProtocolNo) as caught:
         SequenceSet.parse(full + b",99999")
     assert caught.value.code == "LIMIT"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12))), st.integers(1, 7))
+def test_pages_are_full_whatever_the_ranges(parts: list[tuple[int, int]], size: int) -> None:
+    ranges, start = [], 0
+    for gap, length in parts:
+        start += gap
+        ranges.append(range(start, start + length))
+        start += length
+    found = list(paged(ranges, size))
+    assert [index for page in found for index in page] == list(indices(ranges))
+    assert all(len(page) == size for page in found[:-1])
+    for page in found:
+        assert isinstance(page, range) == (page[-1] - page[0] == len(page) - 1)

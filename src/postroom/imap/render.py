@@ -317,21 +317,13 @@ def vanished(uids: bytes, *, earlier: bool = False) -> bytes:
     return b"* VANISHED %b%b\r\n" % (b"(EARLIER) " if earlier else b"", uids)
 
 
-def search_line(numbers: Iterable[int], modseq: int | None = None) -> bytes:
-    """``* SEARCH 1 2 3``, and the highest modseq of what was found where it was asked about (RFC 7162 §3.1.5)."""
-    return _found_line(b"SEARCH", numbers, modseq)
+def found_line(word: bytes, numbers: Sequence[bytes], modseq: int | None = None) -> list[bytes]:
+    """``* SEARCH 1 2 3`` (or SORT) of parts of its list of numbers, as buffers.
 
-
-def sort_line(numbers: Iterable[int], modseq: int | None = None) -> bytes:
-    """``* SORT 2 3 1``, with the modseq as `search_line` (RFC 5256 §4, RFC 7162 §3.1.6)."""
-    return _found_line(b"SORT", numbers, modseq)
-
-
-def _found_line(word: bytes, numbers: Iterable[int], modseq: int | None) -> bytes:
-    found = number_list(numbers)
-    if not found:
-        return b"* %b\r\n" % word
-    return b"* %b %b%b\r\n" % (word, found, b"" if modseq is None else b" (MODSEQ %d)" % modseq)
+    With the highest modseq of what was found where it was asked about (RFC 7162 §3.1.5, §3.1.6).
+    """
+    tail = b"\r\n" if modseq is None or not numbers else b" (MODSEQ %d)\r\n" % modseq
+    return [b"* " + word, *(b" " + part for part in numbers), tail]
 
 
 def esearch_line(tag: bytes, results: Iterable[tuple[str, bytes]], *, uid: bool = False) -> bytes:

@@ -116,6 +116,33 @@ def indices(ranges: Iterable[range]) -> Iterator[int]:
         yield from part
 
 
+def paged(ranges: Iterable[range], size: int) -> Iterator[Sequence[int]]:
+    """The indices of resolved ranges, at most `size` at a time: each page is full but the last, however the ranges are
+    cut, and a range where it can be one.
+    """
+    gathered: list[int] = []
+    for part in ranges:
+        start = part.start
+        while start < part.stop:
+            stop = min(part.stop, start + size - len(gathered))
+            if not gathered and stop - start == size:
+                yield range(start, stop)
+            else:
+                gathered += range(start, stop)
+                if len(gathered) == size:
+                    yield _as_range(gathered)
+                    gathered = []
+            start = stop
+    if gathered:
+        yield _as_range(gathered)
+
+
+def _as_range(numbers: list[int]) -> Sequence[int]:
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return range(numbers[0], numbers[-1] + 1)
+    return numbers
+
+
 def compress_ranges(parts: Iterable[tuple[int, int]]) -> bytes:
     """Closed ranges as they stand on the wire."""
     return b",".join(_element(low, high) for low, high in parts)

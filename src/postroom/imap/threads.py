@@ -5,7 +5,7 @@ Both algorithms are generators that take turns (`postroom.imap.turns`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -77,7 +77,11 @@ def references(letters: Iterable[Letter]) -> Turns[list[Thread]]:
         links.add(letter)
         if not place % (PORTION // 5):
             yield
-    threads = yield from _pruned(links)
+    nodes = links.nodes
+    del links
+    threads = yield from _pruned(nodes)
+    # As large as the threads themselves, and of no use any more.
+    nodes.clear()
     threads = yield from _sorted_threads(threads)
     threads = yield from _gathered(threads)
     yield from _sort_below(threads)
@@ -101,8 +105,11 @@ class _Node:
     def __init__(self, letter: Letter | None) -> None:
         self.letter = letter
         self.parent: _Node | None = None
-        # Ordered, and quick to take one out of.
-        self.children: dict[_Node, None] = {}
+        # Ordered, and quick to take one out of. Most have none, and share this one.
+        self.children: dict[_Node, None] = _CHILDLESS
+
+
+_CHILDLESS: Final[dict[_Node, None]] = {}
 
 
 class _Links:
@@ -160,17 +167,19 @@ class _Links:
                     return
                 above = above.parent
         child.parent = parent
+        if parent.children is _CHILDLESS:
+            parent.children = {}
         parent.children[child] = None
 
 
 # -- steps 2 and 3
 
 
-def _pruned(links: _Links) -> Turns[list[Thread]]:
+def _pruned(nodes: Sequence[_Node]) -> Turns[list[Thread]]:
     """The trees without what is not there: children take its place, but at the top only where it is one."""
     threads: list[Thread] = []
     done = 0
-    for node in links.nodes:
+    for node in nodes:
         if node.parent is not None:
             continue
         top = Thread(node.letter)
@@ -262,10 +271,10 @@ def _is_reply(thread: Thread) -> bool:
 # -- the answer
 
 
-def thread_lists(threads: Iterable[Thread], shown: dict[int, int] | None = None) -> Iterator[bytes]:
+def thread_lists(threads: Iterable[Thread], shown: Callable[[int], int] | None = None) -> Iterator[bytes]:
     """Each thread as the response has it, ``(3 6 (4 23)(44 7 96))`` (RFC 5256 §4).
 
-    `shown` gives other names for the numbers.
+    `shown` gives another name for a number.
     """
     for thread in threads:
         parts: list[bytes] = []
@@ -276,7 +285,7 @@ def thread_lists(threads: Iterable[Thread], shown: dict[int, int] | None = None)
                 parts.append(one)
                 continue
             if one.letter is not None:
-                parts.append(b"%d" % (one.letter.number if shown is None else shown[one.letter.number]))
+                parts.append(b"%d" % (one.letter.number if shown is None else shown(one.letter.number)))
             if len(one.children) == 1 and one.letter is not None:
                 left += (one.children[0], b" ")
             elif one.children:

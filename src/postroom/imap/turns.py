@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from heapq import merge
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -13,6 +14,9 @@ Turns = Generator[None, None, T]
 
 PORTION: Final = 500
 """Items that are compared, or made into something small, in one turn."""
+
+_RUNS: Final = 8
+"""Sorted runs that are made one in one turn."""
 
 
 def finish(work: Turns[T]) -> T:
@@ -32,6 +36,13 @@ def in_order(items: Sequence[T], key: Callable[[T], Any] | None = None) -> Turns
     runs: list[list[T]] = []
     for start in range(0, len(items), PORTION):
         runs.append(sorted(items[start : start + PORTION], key=key))  # type: ignore[type-var,arg-type]  # as above
+        yield
+    # Where runs end is plain to `sorted`, which merges them in no time: so fewer are left for what takes turns.
+    longer = [runs[start : start + _RUNS] for start in range(0, len(runs), _RUNS)]
+    runs.clear()
+    for some in longer:
+        runs.append(sorted(chain.from_iterable(some), key=key))  # type: ignore[type-var,arg-type]  # as above
+        some.clear()
         yield
     found: list[T] = []
     for item in merge(*runs, key=key):  # type: ignore[arg-type]  # as above

@@ -61,7 +61,7 @@ class Question(Enum):
 
 _OF_CANDIDATES: Final = _PLACEMENTS + "p.message_id = ANY ($4::bigint[])"
 
-MAX_CANDIDATES: Final = 20_000
+MAX_CANDIDATES: Final = 100_000
 """Beyond this many reading the folder is no more work than naming them."""
 
 # Similar words are few, and each is one look into the index.

@@ -40,6 +40,9 @@ class _Page:
 class FactCache:
     """At most about `max_bytes` of facts, the latest used."""
 
+    SCAN: Final = 10_000
+    """Whoever goes through more messages than this has no use for what is kept of them, and leaves what others have."""
+
     def __init__(self, reads: FolderReads, max_bytes: int) -> None:
         self._reads = reads
         self._max_bytes = max_bytes
@@ -60,9 +63,9 @@ class FactCache:
         return found
 
     async def load(
-        self, ref: MailboxRef, folder: FolderKey, uids: Sequence[int], columns: Columns
+        self, ref: MailboxRef, folder: FolderKey, uids: Sequence[int], columns: Columns, *, keep: bool = True
     ) -> list[Facts | None]:
-        """The facts of `uids` (ascending); None for messages that do not exist any more."""
+        """The facts of `uids` (ascending), to `keep` or not; None for messages that do not exist any more."""
         found = self.cached(folder, uids, columns)
         if all(found):
             return found
@@ -73,7 +76,8 @@ class FactCache:
         fresh: dict[int, Facts] = {}
         async for rows in self._reads.fetch_rows(ref, folder, wanted, columns, page=max(len(wanted), 1)):
             fresh.update((row.uid, row) for row in rows)
-            self._keep(folder, rows, columns)
+            if keep:
+                self._keep(folder, rows, columns)
         return [facts or fresh.get(uid) for uid, facts in zip(uids, found, strict=True)]
 
     def _keep(self, folder: FolderKey, rows: Sequence[Facts], columns: Columns) -> None:

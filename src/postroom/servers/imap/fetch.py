@@ -14,6 +14,7 @@ from postroom.imap import commands as c
 from postroom.imap.fetch import ChangedSince, FetchAtt, FetchItem, Vanished, Window
 from postroom.imap.flags import SEEN
 from postroom.imap.partial import window
+from postroom.imap.sequence import paged
 from postroom.mail import imap_data
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.flags import FlagsNow
@@ -132,9 +133,9 @@ class _Shown(dict[Flags, bytes]):
 
 @dataclass(slots=True)
 class _Page:
-    """A run of messages of the session's list, with their facts if the plan needs them."""
+    """Messages of the session's list, by their places, with their facts if the plan needs them."""
 
-    places: range
+    places: Sequence[int]
     uids: array[int]
     facts: list[Facts | None]
 
@@ -144,15 +145,16 @@ async def fetch(session: Session, command: c.Fetch) -> Done:
     selected = session.folder()
     since, items = _changed_since(session, command)
     await session.refresh()
-    parts = selected.resolve(command.messages, uid=command.uid)
+    resolved = selected.resolve(command.messages, uid=command.uid)
     for one in command.modifiers:
         if isinstance(one, Window):
             # Before what changed is looked for (RFC 9394 §3.4).
-            parts = window(parts, one.partial.places(sum(map(len, parts))))
+            resolved = window(resolved, one.partial.places(sum(map(len, resolved))))
+    parts = tuple(resolved)
     if since is not None:
         if any(isinstance(one, Vanished) for one in command.modifiers):
             await tell_vanished(session, selected, since, command.messages)
-        parts = tuple(_changed(selected, parts, since))
+        parts = tuple(selected.changed(resolved, since))
     wanted = bounded(session, selected, parts)
     plan = Plan.of(items, uid=command.uid)
     fetcher = Fetcher(session, selected, plan)
@@ -186,20 +188,6 @@ def _changed_since(session: Session, command: c.Fetch) -> tuple[int | None, tupl
     return since, items
 
 
-def _changed(selected: Selected, parts: Iterable[range], since: int) -> Iterator[range]:
-    """Runs of messages that changed after `since`."""
-    for part in parts:
-        start = None
-        for place, modseq in zip(part, selected.modseqs_at(part), strict=True):
-            if modseq > since:
-                start = place if start is None else start
-            elif start is not None:
-                yield range(start, place)
-                start = None
-        if start is not None:
-            yield range(start, part.stop)
-
-
 class Fetcher:
     """Writes the responses of one FETCH, or of messages that are shown unasked. `run` raises what reading raises."""
 
@@ -215,9 +203,9 @@ class Fetcher:
     async def run(self, parts: Iterable[range]) -> None:
         """Messages at these places; those that went are left out, and said so in `gone`."""
         if not self._plan.needs_facts:
-            for places in _cut(parts, PAGE):
+            for places in paged(parts, PAGE):
                 self._session.require_standing()
-                self._write_rows(_Page(places, self._uids(places), []))
+                self._write_rows(_Page(places, self._selected.uids_at(places), []))
                 await self._session.drain()
             return
         write = self._write_with_bytes if self._plan.sections else self._write_facts
@@ -227,13 +215,10 @@ class Fetcher:
                 await write(page)
                 await self._session.drain()
 
-    def _uids(self, places: range) -> array[int]:
-        return self._selected.uids[places.start : places.stop]
-
     async def _pages(self, parts: Iterable[range]) -> AsyncIterator[_Page]:
         session, plan, view = self._session, self._plan, self._selected.view
-        for places in _cut(parts, BYTES_PAGE if plan.sections else PAGE):
-            uids = self._uids(places)
+        for places in paged(parts, BYTES_PAGE if plan.sections else PAGE):
+            uids = self._selected.uids_at(places)
             facts = await session.shared.facts.load(view.ref, view.id, uids, plan.columns)
             yield _Page(places, uids, facts)
 
@@ -245,7 +230,8 @@ class Fetcher:
     def _write_rows(self, page: _Page) -> None:
         """All responses of a page at once: a column for each item, then one format for each row."""
         flags: Sequence[Flags | None] = self._selected.flags_at(page.places)
-        numbers: Sequence[int] = range(page.places.start + 1, page.places.stop + 1)
+        numbers: Sequence[int] = [place + 1 for place in page.places]
+        modseqs = self._selected.modseqs_at(page.places) if self._plan.has_modseq else []
         uids: Sequence[int] = page.uids
         facts = page.facts
         if None in flags or not all(facts):
@@ -258,6 +244,7 @@ class Fetcher:
             flags = [flags[place] for place in kept]
             numbers = [numbers[place] for place in kept]
             uids = [uids[place] for place in kept]
+            modseqs = [modseqs[place] for place in kept] if modseqs else modseqs
             facts = [facts[place] for place in kept] if facts else facts
         forms: list[bytes] = []
         columns: list[Sequence[object]] = []
@@ -267,7 +254,7 @@ class Fetcher:
             elif item.att is FetchAtt.FLAGS:
                 columns.append(self._flag_column(uids, flags))
             elif item.att is FetchAtt.MODSEQ:
-                columns.append(list(map(self._selected.modseq, uids)))
+                columns.append(modseqs)
             else:
                 fact = _FACTS[item.att]
                 columns.append([fact.value(known) for known in facts if known is not None])
@@ -458,13 +445,6 @@ def _is_streamed(piece: Piece) -> bool:
     if piece.coded is not None:
         return piece.size > binary.SMALL
     return piece.size > STREAM_BYTES and piece.is_streamable
-
-
-def _cut(parts: Iterable[range], size: int) -> Iterator[range]:
-    """Runs of at most `size`."""
-    for part in parts:
-        for start in range(part.start, part.stop, size):
-            yield range(start, min(start + size, part.stop))
 
 
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from postroom.imap import render
 from postroom.imap.partial import Partial
 from postroom.imap.search import ReturnOption
-from postroom.imap.sequence import compress
+from postroom.imap.sequence import compress_ranges, runs
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Session
 
+A = TypeVar("A")
+B = TypeVar("B")
+
 Returns = Sequence[ReturnOption | Partial]
+
+PORTION: Final = 10_000
+"""Numbers that are looked at in one go, in a millisecond or two."""
 
 FULL_SCORE: Final = 100
 """Of what is what was looked for; the greatest there is (RFC 6203 §4)."""
@@ -30,50 +37,72 @@ class Results:
     by_modseq: bool = False
 
 
-def shown_numbers(selected: Selected, uids: Sequence[int], *, uid: bool) -> list[int]:
+async def in_portions(items: Sequence[A], work: Callable[[Sequence[A]], Iterable[B]]) -> list[B]:
+    """What `work` makes of `items`, a portion at a time, with turns for others between."""
+    made: list[B] = []
+    for start in range(0, len(items), PORTION):
+        made += work(items[start : start + PORTION])
+        await asyncio.sleep(0)
+    return made
+
+
+async def shown_numbers(selected: Selected, uids: Sequence[int], *, uid: bool) -> Sequence[int]:
     """UIDs, or message numbers in their place."""
     if uid:
-        return list(uids)
-    numbers = message_numbers(selected)
-    return [numbers[one] for one in uids]
+        return uids
+    number = selected.numbering()
+    return await in_portions(uids, lambda part: map(number, part))
 
 
-def message_numbers(selected: Selected) -> dict[int, int]:
-    """The number of every message, by UID."""
-    return dict(zip(selected.told_uids(), range(1, selected.count + 1), strict=True))
+async def write_numbers(session: Session, word: bytes, results: Results, *, uid: bool) -> None:
+    """The response to SEARCH or SORT that has no RETURN: one line, made in portions and written as a whole, for it may
+    not be cut in two.
+    """
+    selected = session.folder()
+    numbers = await shown_numbers(selected, results.uids, uid=uid)
+    parts = await in_portions(numbers, lambda part: (render.number_list(part),))
+    modseq = await _greatest_modseq(selected, results.uids) if results.by_modseq else 0
+    session.write(*render.found_line(word, parts, modseq or None))
 
 
-def write_results(session: Session, results: Results, returns: Returns, *, uid: bool) -> None:
+async def _greatest_modseq(selected: Selected, uids: Sequence[int]) -> int:
+    return max(await in_portions(uids, lambda part: (max(map(selected.modseq, part)),)), default=0)
+
+
+async def write_results(session: Session, results: Results, returns: Returns, *, uid: bool) -> None:
     """The ESEARCH response, unless all that was asked for is to save the result (RFC 5182 §2.1)."""
     selected = session.folder()
     if ReturnOption.SAVE in returns:
         selected.saved = array("I", sorted(_meant(results.uids, returns)))
         if _SILENT.issuperset(returns):
             return
-    parts = _parts(returns, results, shown_numbers(selected, results.uids, uid=uid))
+    parts = await _parts(selected, returns, results, uid=uid)
     if results.by_modseq and results.uids:
-        parts.append(("MODSEQ", b"%d" % max(map(selected.modseq, _modseq_of(results.uids, returns)))))
+        greatest = await _greatest_modseq(selected, _modseq_of(results.uids, returns))
+        parts.append(("MODSEQ", b"%d" % greatest))
     session.write(render.esearch_line(session.tag, parts, uid=uid))
 
 
-def _parts(returns: Returns, results: Results, numbers: Sequence[int]) -> list[tuple[str, bytes]]:
+async def _parts(selected: Selected, returns: Returns, results: Results, *, uid: bool) -> list[tuple[str, bytes]]:
     """The data, in the order asked for; MIN, MAX and ALL are left out when nothing was found (RFC 4731 §3.1)."""
+    found = results.uids
     parts: list[tuple[str, bytes]] = []
     for option in returns:
         if isinstance(option, Partial):
             # RFC 9394 §3.1: NIL where there is nothing, whatever else was found.
-            window = numbers[slice_of(option, len(numbers))]
-            parts.append(("PARTIAL", b"(%b %b)" % (bytes(option), compress(window) if window else render.NIL)))
+            window = found[slice_of(option, len(found))]
+            shown = await _compressed(selected, window, uid=uid) if window else render.NIL
+            parts.append(("PARTIAL", b"(%b %b)" % (bytes(option), shown)))
         elif option is ReturnOption.COUNT:
-            parts.append(("COUNT", b"%d" % len(numbers)))
-        elif not numbers:
+            parts.append(("COUNT", b"%d" % len(found)))
+        elif not found:
             continue
         elif option is ReturnOption.MIN:
-            parts.append(("MIN", b"%d" % numbers[0]))
+            parts.append(("MIN", await _compressed(selected, found[:1], uid=uid)))
         elif option is ReturnOption.MAX:
-            parts.append(("MAX", b"%d" % numbers[-1]))
+            parts.append(("MAX", await _compressed(selected, found[-1:], uid=uid)))
         elif option is ReturnOption.ALL:
-            parts.append(("ALL", compress(numbers)))
+            parts.append(("ALL", await _compressed(selected, found, uid=uid)))
         elif option is ReturnOption.RELEVANCY:
             uids = results.uids
             for other in returns:
@@ -82,6 +111,17 @@ def _parts(returns: Returns, results: Results, numbers: Sequence[int]) -> list[t
             scores = render.number_list(results.scores.get(uid, FULL_SCORE) for uid in uids)
             parts.append(("RELEVANCY", b"(%b)" % scores))
     return parts
+
+
+async def _compressed(selected: Selected, uids: Sequence[int], *, uid: bool) -> bytes:
+    """As a set in the order given; what a portion ends with and the next one goes on with is one range."""
+    joined: list[tuple[int, int]] = []
+    for low, high in await in_portions(await shown_numbers(selected, uids, uid=uid), runs):
+        if joined and joined[-1][1] + 1 == low:
+            joined[-1] = (joined[-1][0], high)
+        else:
+            joined.append((low, high))
+    return b",".join(await in_portions(joined, lambda part: (compress_ranges(part),)))
 
 
 def slice_of(partial: Partial, count: int) -> slice:

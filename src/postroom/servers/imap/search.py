@@ -12,31 +12,35 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from itertools import compress
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from postroom.blobs import Span, StorageError
 from postroom.imap import BadCommand, Status, render, search
 from postroom.imap import commands as c
 from postroom.imap.search import DateKind, DateTest, ReturnOption, TextField
-from postroom.imap.sequence import SequenceSet
+from postroom.imap.sequence import SequenceSet, runs
 from postroom.mail.date import parse_date
 from postroom.mail.header import Headers, decode_value
 from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mail.tree import unpack_tree
 from postroom.mailbox.folding import fold
 from postroom.mailbox.reads import Columns
+from postroom.mailbox.rules import Flags
 from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
 from postroom.servers.imap.bounds import last_of
 from postroom.servers.imap.contexts import SetContext
-from postroom.servers.imap.facts import Facts
+from postroom.servers.imap.facts import FactCache, Facts
 from postroom.servers.imap.fuzzy import similar_fields, similar_texts
-from postroom.servers.imap.results import Results, Returns, shown_numbers, write_results
+from postroom.servers.imap.results import PORTION, Results, Returns, in_portions, write_numbers, write_results
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Done, Session
-from postroom.servers.imap.values import SortValues
+from postroom.servers.imap.values import Kind, Value
+
+T = TypeVar("T")
 
 Found = frozenset[int] | set[int]
 """UIDs."""
@@ -63,13 +67,11 @@ async def run(session: Session, command: c.Search) -> Done:
     matches = await find(session, command.key, limited=True)
     results = matches.results()
     if returns is None:
-        numbers = shown_numbers(selected, results.uids, uid=command.uid)
-        modseq = max(map(selected.modseq, results.uids), default=0) if matches.by_modseq else 0
-        session.write(render.search_line(numbers, modseq or None))
+        await write_numbers(session, b"SEARCH", results, uid=command.uid)
         return Done("SEARCH completed", matches.code)
     if updates and may_update(session, len(results.uids), partly=matches.code is not None):
         selected.contexts.add(SetContext(session.tag, matches.again, results.uids, uid=command.uid))
-    write_results(session, results, returns, uid=command.uid)
+    await write_results(session, results, returns, uid=command.uid)
     return Done("SEARCH completed", matches.code)
 
 
@@ -79,7 +81,7 @@ class Matches:
 
     finder: Finder
     key: search.SearchKey
-    uids: list[int]
+    uids: Sequence[int]
     by_modseq: bool
     code: str | None = None
     """Says that not all messages that were meant were looked at."""
@@ -101,14 +103,18 @@ async def find(session: Session, key: search.SearchKey, *, limited: bool = False
     if by_modseq:
         session.enable("CONDSTORE")
     await session.refresh()
-    universe: Sequence[int] = selected.told_uids()
+    # The list may be the view's own, to which others add while we wait.
+    universe: Sequence[int] = selected.told_uids()[:]
     key = _pinned(key, selected)
     code = None
     if limited and len(universe) > session.shared.config.message_limit:
         universe, code = last_of(session, _named(key, universe))
     finder = Finder(session, selected)
     found = await finder.find(key, frozenset(universe))
-    return Matches(finder, key, [uid for uid in universe if uid in found], by_modseq, code)
+    if len(found) == len(universe):
+        return Matches(finder, key, universe, by_modseq, code)
+    uids = await in_portions(universe, lambda part: [uid for uid in part if uid in found])
+    return Matches(finder, key, uids, by_modseq, code)
 
 
 def _named(key: search.SearchKey, universe: Sequence[int]) -> Sequence[int]:
@@ -164,7 +170,14 @@ def _pinned(key: search.SearchKey, selected: Selected) -> search.SearchKey:
 
 
 def _uids_at(selected: Selected, parts: Iterable[range]) -> SequenceSet:
-    return SequenceSet.of(uid for part in parts for uid in selected.uids[part.start : part.stop])
+    ranges: list[tuple[int, int]] = []
+    for part in parts:
+        uids = selected.uids[part.start : part.stop]
+        if uids and uids[-1] - uids[0] == len(uids) - 1:
+            ranges.append((uids[0], uids[-1]))
+        else:
+            ranges += runs(uids)
+    return SequenceSet(tuple(ranges))
 
 
 def _asks_modseq(key: search.SearchKey) -> bool:
@@ -232,12 +245,36 @@ class Finder:
     # -- what the session knows
 
     async def of_flag(self, key: search.HasFlag, among: Found) -> Found:
+        having: dict[Flags, bool] = {}
+
+        def choose(uids: Sequence[int], flags: Sequence[Flags]) -> Iterable[int]:
+            for words in set(flags):
+                if words not in having:
+                    having[words] = key.flag in words
+            return compress(uids, map(having.__getitem__, flags))
+
         view = self._selected.view
-        return among & {uid for uid, words in zip(view.uids, view.flags, strict=True) if key.flag in words}
+        return await self._chosen(view.uids, view.flags, choose, among)
 
     async def of_modseq(self, key: search.ModSeq, among: Found) -> Found:
         view = self._selected.view
-        return among & {uid for uid, modseq in zip(view.uids, view.modseqs, strict=True) if modseq >= key.modseq}
+        return await self._chosen(
+            view.uids, view.modseqs, lambda uids, modseqs: compress(uids, map(key.modseq.__le__, modseqs)), among
+        )
+
+    async def _chosen(
+        self,
+        uids: Sequence[int],
+        states: Sequence[T],
+        choose: Callable[[Sequence[int], Sequence[T]], Iterable[int]],
+        among: Found,
+    ) -> Found:
+        """Those of `among` that `choose` takes from `uids`, with the state of each beside it; a portion at a time."""
+        found: set[int] = set()
+        for start in range(0, len(uids), PORTION):
+            found.update(choose(uids[start : start + PORTION], states[start : start + PORTION]))
+            await asyncio.sleep(0)
+        return among & found
 
     async def of_recent(self, key: search.Recent, among: Found) -> Found:
         return {uid for uid in among if self._selected.is_recent(uid)}
@@ -385,18 +422,19 @@ class Finder:
         """Facts of those that are still there, in mailbox order."""
         uids = sorted(among)
         shared, folder = self._session.shared, self._selected.view.id
+        keep = len(uids) <= FactCache.SCAN
         for start in range(0, len(uids), _FACTS_PAGE):
             part = uids[start : start + _FACTS_PAGE]
-            rows = await shared.facts.load(self._selected.ref, folder, part, columns)
+            rows = await shared.facts.load(self._selected.ref, folder, part, columns, keep=keep)
             for place, (uid, facts) in enumerate(zip(part, rows, strict=True)):
                 if facts is not None:
                     yield uid, facts
                 if not place % _TURN:
                     await asyncio.sleep(0)
 
-    def values(self, uids: Iterable[int]) -> AsyncIterator[list[tuple[int, SortValues]]]:
+    def values(self, uids: Iterable[int], kinds: Sequence[Kind]) -> AsyncIterator[list[tuple[int, list[Value]]]]:
         """What those that are still there are sorted by, in mailbox order, a batch at a time."""
-        return self._session.shared.values.load(self._selected.ref, self._selected.view.id, uids)
+        return self._session.shared.values.load(self._selected.ref, self._selected.view.id, uids, kinds)
 
 
 async def _has_text(block: bytes, name: str | None, needle: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from postroom.imap import BadCommand, Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.flags import DELETED, SEEN, SYSTEM_FLAGS
+from postroom.imap.sequence import paged
 from postroom.mailbox.expunge import MessagesInUse
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.selected import Selected
@@ -67,17 +69,17 @@ async def _catch_up(session: Session, selected: Selected, resync: c.QResync) -> 
     """What went and what changed since the client was here (RFC 7162 §3.2.5)."""
     await tell_vanished(session, selected, resync.modseq, resync.known)
     known = None if resync.known is None else resync.known.resolve_uids(selected.told_uids())
-    for part in (range(selected.count),) if known is None else known:
-        for start in range(part.start, part.stop, _CHUNK):
-            _tell_changed(session, selected, range(start, min(start + _CHUNK, part.stop)), resync.modseq)
-            await session.drain()
+    changed = selected.changed((range(selected.count),) if known is None else known, resync.modseq)
+    for places in paged(changed, _CHUNK):
+        _tell_changed(session, selected, places)
+        await session.drain()
 
 
-def _tell_changed(session: Session, selected: Selected, places: range, since: int) -> None:
+def _tell_changed(session: Session, selected: Selected, places: Sequence[int]) -> None:
     """Other sessions may have brought the view on meanwhile: what went from it has its number here still."""
     states = zip(places, selected.flags_at(places), selected.modseqs_at(places), strict=True)
     for place, flags, modseq in states:
-        if flags is not None and modseq > since:
+        if flags is not None:
             uid = selected.uids[place]
             shown = render.flags(flags, recent=selected.is_recent(uid))
             session.write(b"* %d FETCH (UID %d FLAGS %b MODSEQ (%d))\r\n" % (place + 1, uid, shown, modseq))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 from postroom.imap import render
 from postroom.imap.flags import SYSTEM_FLAGS
@@ -19,7 +21,10 @@ from postroom.servers.imap.boxes import Box
 from postroom.servers.imap.contexts import Contexts
 from postroom.servers.imap.views import FolderView
 
-_SYSTEM_WORDS = tuple(SYSTEM_FLAGS)
+AT_ONCE: Final = 1_000
+"""Changes that are told before others have their turn, and the client has to have read what was told before."""
+_SCAN: Final = 1_000
+_SYSTEM_WORDS: Final = tuple(SYSTEM_FLAGS)
 
 
 class Selected:
@@ -62,9 +67,9 @@ class Selected:
         self._position = view.journal_end
         self._modseq = view.modseq
         self._keywords = len(view.keywords)
-        self._pending: list[int] = []
+        self._pending: dict[int, None] = {}
         self._held: dict[int, None] = {}
-        self._silenced: dict[int, int] | None = None
+        self._silenced: dict[int, array[int]] | None = None
         self.saved: array[int] = array("I")
         self.contexts = Contexts(self)
 
@@ -84,6 +89,14 @@ class Selected:
         """Message number − 1 of a UID that the client knows, else None."""
         place = bisect_left(self.uids, uid, 0, self.count)
         return place if place < self.count and self.uids[place] == uid else None
+
+    def numbering(self) -> Callable[[int], int]:
+        """What gives the message number of a UID that the client knows; good until it is told of more."""
+        uids, count = self.uids, self.count
+        if count and uids[count - 1] - uids[0] == count - 1:
+            # Nothing ever went, or only the oldest.
+            return (1 - uids[0]).__add__
+        return lambda uid: bisect_left(uids, uid, 0, count) + 1
 
     def resolve(self, wanted: SequenceSet, *, uid: bool) -> tuple[range, ...]:
         """Index ranges of a set of UIDs or of numbers. Raises `BadCommand` for a number beyond the last."""
@@ -109,24 +122,42 @@ class Selected:
         """All UIDs the client knows, in order; do not change it."""
         return self.uids if self.count == len(self.uids) else self.uids[: self.count]
 
-    def flags_at(self, places: range) -> list[Flags | None]:
+    def flags_at(self, places: Sequence[int]) -> list[Flags | None]:
         """The flags now of the messages at these places; None where the message went."""
         view = self.view
         if self.uids is view.uids:
-            return list(view.flags[places.start : places.stop])
+            if isinstance(places, range):
+                return list(view.flags[places.start : places.stop])
+            return list(map(view.flags.__getitem__, places))
         found: list[Flags | None] = []
-        for uid in self.uids[places.start : places.stop]:
+        for uid in self.uids_at(places):
             at = view.index(uid)
             found.append(None if at is None else view.flags[at])
         return found
 
-    def modseqs_at(self, places: range) -> list[int]:
+    def modseqs_at(self, places: Sequence[int]) -> list[int]:
         """The modseqs now of the messages at these places; 0 where the message went."""
         view = self.view
         if self.uids is view.uids:
-            return view.modseqs[places.start : places.stop].tolist()
-        found = (view.index(uid) for uid in self.uids[places.start : places.stop])
+            if isinstance(places, range):
+                return view.modseqs[places.start : places.stop].tolist()
+            return list(map(view.modseqs.__getitem__, places))
+        found = (view.index(uid) for uid in self.uids_at(places))
         return [0 if at is None else view.modseqs[at] for at in found]
+
+    def changed(self, parts: Iterable[range], since: int) -> Iterator[range]:
+        """Runs of places, of those in `parts`, where a message stands that changed after the modseq `since`."""
+        for part in parts:
+            for start in range(part.start, part.stop, _SCAN):
+                places = range(start, min(start + _SCAN, part.stop))
+                states = enumerate(self.modseqs_at(places), start + 1)
+                yield from (range(low - 1, high) for low, high in runs(one for one, now in states if now > since))
+
+    def uids_at(self, places: Sequence[int]) -> array[int]:
+        """The UIDs of the messages at these places."""
+        if isinstance(places, range):
+            return self.uids[places.start : places.stop]
+        return array("I", map(self.uids.__getitem__, places))
 
     def modseq(self, uid: int) -> int:
         """The modseq of a message now; 0 when it went."""
@@ -177,10 +208,20 @@ class Selected:
     # -- telling
 
     def silence(self, uid: int, modseq: int) -> None:
-        """The client knows the flags that the message has at `modseq`."""
+        """The client knows the flags that the message has at `modseq`. Of one modseq, by UID."""
         if self._silenced is None:
             self._silenced = {}
-        self._silenced[uid] = modseq
+        uids = self._silenced.get(modseq)
+        if uids is None:
+            uids = self._silenced[modseq] = array("I")
+        uids.append(uid)
+
+    def _is_silenced(self, uid: int, modseq: int) -> bool:
+        uids = self._silenced.get(modseq) if self._silenced else None
+        if uids is None:
+            return False
+        place = bisect_left(uids, uid)
+        return place < len(uids) and uids[place] == uid
 
     def untold(self) -> set[int]:
         """UIDs whose flags changed since the client was last told."""
@@ -209,10 +250,23 @@ class Selected:
         """The highest UID that there was when the client was last told."""
         return self._top
 
+    def is_behind(self, upto: int, *, expunge: bool, flags: bool) -> bool:
+        """Whether one more `updates` is needed to have told what the journal had up to there."""
+        return self._position < upto or bool((flags and self._held) or (expunge and self._pending))
+
     def updates(
-        self, *, expunge: bool, flags: bool = True, modseq: bool = False, vanished: bool = False
+        self,
+        upto: int | None = None,
+        *,
+        expunge: bool,
+        flags: bool = True,
+        modseq: bool = False,
+        vanished: bool = False,
     ) -> Iterator[bytes]:
-        """Untagged responses for all that happened, oldest numbering first: FETCH, EXPUNGE, EXISTS, RECENT.
+        """Untagged responses for what happened, oldest numbering first: FETCH, EXPUNGE, EXISTS, RECENT.
+
+        About a thousand FETCH and a thousand EXPUNGE at the most, of what the view's journal has up to `upto`:
+        `is_behind` says whether there is more. Whatever else happens in between, the client's numbers stay right.
 
         Without `expunge` messages that went keep their numbers (RFC 3501 §7.4.1), without `flags` changed flags stay to
         be told; the rest is told. With `modseq` FETCH has it, with `vanished` one response names the UIDs that went in
@@ -222,64 +276,75 @@ class Selected:
         if self.up_to_date:
             self._silenced, self._modseq, self._top = None, view.modseq, view.folder.uid_next - 1
             return
-        changed = self._read_journal()
+        end = view.journal_end if upto is None else upto
+        self._read_journal(end)
         if self._keywords != len(view.keywords):
             self._keywords = len(view.keywords)
             yield render.flags_line((*_SYSTEM_WORDS, *view.keywords))
         if flags:
-            changed, self._held = [*dict.fromkeys((*self._held, *changed))], {}
-            silenced, self._silenced = self._silenced or {}, None
+            yield from self._tell_flags(modseq=modseq)
+        if expunge and self._pending:
+            yield from self._tell_expunged(vanished=vanished)
+        if self._position >= end:
+            yield from self._tell_arrivals()
+
+    def _read_journal(self, end: int) -> None:
+        view = self.view
+        start = self._position - view.journal_base
+        if start < 0:
+            now = set(view.uids)
+            self._pending = dict.fromkeys(uid for uid in self.told_uids() if uid not in now)
+            self._held = dict.fromkeys(sorted(self.untold()))
+            self._position = view.journal_end
         else:
-            self._held.update(dict.fromkeys(changed))
-            changed, silenced = [], {}
-        for uid in changed:
+            stop = min(end, self._position + AT_ONCE)
+            for entry in view.journal[start : max(start, stop - view.journal_base)]:
+                if entry > 0:
+                    self._held[entry] = None
+                elif self.index(-entry) is not None:
+                    self._pending[-entry] = None
+            self._position = max(self._position, stop)
+        if self._position == view.journal_end:
+            self._modseq = view.modseq
+
+    def _tell_flags(self, *, modseq: bool) -> Iterator[bytes]:
+        view = self.view
+        for uid in list(islice(self._held, AT_ONCE)):
+            del self._held[uid]
             here, there = self.index(uid), view.index(uid)
-            if here is None or there is None or silenced.get(uid) == view.modseqs[there]:
+            if here is None or there is None or self._is_silenced(uid, view.modseqs[there]):
                 continue
             shown = render.flags(view.flags[there], recent=self.is_recent(uid))
             if modseq:
                 yield b"* %d FETCH (FLAGS %b UID %d MODSEQ (%d))\r\n" % (here + 1, shown, uid, view.modseqs[there])
             else:
                 yield b"* %d FETCH (FLAGS %b UID %d)\r\n" % (here + 1, shown, uid)
-        if expunge and self._pending:
-            yield from self._tell_expunged(vanished=vanished)
-        yield from self._tell_arrivals()
-
-    def _read_journal(self) -> list[int]:
-        view = self.view
-        start = self._position - view.journal_base
-        changed: dict[int, None] = {}
-        if start < 0:
-            now = set(view.uids)
-            self._pending = [uid for uid in self.told_uids() if uid not in now]
-            changed = dict.fromkeys(sorted(self.untold()))
-        else:
-            known = set(self._pending)
-            for entry in view.journal[start:]:
-                if entry > 0:
-                    changed[entry] = None
-                elif -entry not in known and self.index(-entry) is not None:
-                    self._pending.append(-entry)
-        self._position = view.journal_end
-        self._modseq = view.modseq
-        return list(changed)
+        if not self._held and self._position == view.journal_end:
+            self._silenced = None
 
     def _tell_expunged(self, *, vanished: bool) -> Iterator[bytes]:
-        places = sorted(place for uid in self._pending if (place := self.index(uid)) is not None)
+        batch = list(islice(self._pending, AT_ONCE))
+        for uid in batch:
+            del self._pending[uid]
+        places = sorted(place for uid in batch if (place := self.index(uid)) is not None)
         if vanished:
             yield render.vanished(compress(self.uids[place] for place in places))
         else:
             for shift, place in enumerate(places):
                 yield render.expunge(place + 1 - shift)
-        self._pending = []
-        self.uids = self.view.uids
-        self.count = bisect_right(self.uids, self._top)
+        if not self._pending and self._position == self.view.journal_end:
+            self.uids = self.view.uids
+            self.count = bisect_right(self.uids, self._top)
+        else:
+            # More went than was told: a list of the session's own.
+            self.uids = _without(self.uids[: self.count], places)
+            self.count = len(self.uids)
 
     def _tell_arrivals(self) -> Iterator[bytes]:
         view = self.view
         known = bisect_right(view.uids, self._top)
         arrived = len(view.uids) - known
-        if self._pending:
+        if self._pending or self._position < view.journal_end:
             if arrived:
                 # The numbers of messages that went are still in use: a list of the session's own.
                 self.uids = self.uids[: self.count] + view.uids[known:]
@@ -291,3 +356,14 @@ class Selected:
             yield render.exists(self.count)
             if self.tells_recent:
                 yield render.recent(self.recent_count())
+
+
+def _without(uids: array[int], places: Sequence[int]) -> array[int]:
+    """The list without what is at these places, which ascend."""
+    left: array[int] = array("I")
+    start = 0
+    for place in places:
+        left += uids[start:place]
+        start = place + 1
+    left += uids[start:]
+    return left

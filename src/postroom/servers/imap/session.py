@@ -399,11 +399,18 @@ class Session:
                 render.untagged(Status.OK, "Only reading is permitted now", Code.READ_ONLY),
                 render.untagged(Status.OK, "Flags permitted", "PERMANENTFLAGS ()"),
             )
-        if selected.contexts:
-            self.write(*selected.contexts.before(expunge=expunge))
-        known = selected.top
-        for line in selected.updates(expunge=expunge, flags=flags, modseq=self.follows_modseq, vanished=self.resyncs):
-            self.write(line)
+        known, upto, behind = selected.top, selected.view.journal_end, True
+        while behind:
+            if selected.contexts:
+                self.write(*selected.contexts.before(expunge=expunge))
+            self.write(
+                *selected.updates(upto, expunge=expunge, flags=flags, modseq=self.follows_modseq, vanished=self.resyncs)
+            )
+            behind = selected.is_behind(upto, expunge=expunge, flags=flags)
+            if behind:
+                # Others have their turn, and no more is made than the client reads.
+                self.flush()
+                await self.wire.drained()
         if self.notices is not None and known < selected.top:
             await self.notices.tell_arrived(selected, known)
         if selected.contexts:
@@ -570,11 +577,19 @@ class Session:
         return bool(self._in_flight)
 
     async def _tell_after(self, command: c.Command | None) -> None:
-        """What happened during a command, before its tagged answer. It does not fail when that cannot be read now."""
+        """What happened during a command, before its tagged answer."""
         uid = getattr(command, "uid", False)
         force = isinstance(command, c.Noop | c.Check)
+        await self._tell_if_possible(expunge=uid or not isinstance(command, _KEEPS_NUMBERS), force=force)
+
+    async def tell_meanwhile(self) -> None:
+        """In the middle of a command that changes much: numbers stay, and what is to be told does not gather."""
+        await self._tell_if_possible(expunge=False, force=False)
+
+    async def _tell_if_possible(self, *, expunge: bool, force: bool) -> None:
+        """A command does not fail when what happened cannot be read now."""
         try:
-            await self.tell_updates(expunge=uid or not isinstance(command, _KEEPS_NUMBERS), force=force)
+            await self.tell_updates(expunge=expunge, force=force)
         except Disconnected:
             raise
         except Exception as error:  # noqa: BLE001 - it stays to be told

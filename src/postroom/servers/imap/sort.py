@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
 from postroom.imap import commands as c
-from postroom.imap import render
 from postroom.imap.sort import SortCriterion, SortKey
 from postroom.imap.turns import in_order
 from postroom.servers.imap.contexts import OrderedContext, SortedUid
-from postroom.servers.imap.results import FULL_SCORE, shown_numbers, write_results
+from postroom.servers.imap.results import FULL_SCORE, write_numbers, write_results
 from postroom.servers.imap.search import Finder, Matches, begin_updates, find, may_update
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.turns import in_turns
-from postroom.servers.imap.values import SortValues
+from postroom.servers.imap.values import NUMBERS, Kind, Value
 
 
 async def run(session: Session, command: c.Sort) -> Done:
@@ -32,13 +30,12 @@ async def run(session: Session, command: c.Sort) -> Done:
     found = await in_turns(in_order(await _keys(matches.finder, command.criteria, matches.uids)))
     uids: list[int] = [key[-1] for key in found]
     if command.returns is None:
-        modseq = max(map(selected.modseq, uids), default=0) if matches.by_modseq else 0
-        session.write(render.sort_line(shown_numbers(selected, uids, uid=command.uid), modseq or None))
+        await write_numbers(session, b"SORT", matches.results(uids), uid=command.uid)
         return Done("SORT completed")
     if updates and may_update(session, len(uids)):
         again = partial(_again, matches, command.criteria)
         selected.contexts.add(OrderedContext(session.tag, again, found, uid=command.uid))
-    write_results(session, matches.results(uids), command.returns, uid=command.uid)
+    await write_results(session, matches.results(uids), command.returns, uid=command.uid)
     return Done("SORT completed")
 
 
@@ -56,27 +53,30 @@ async def _keys(finder: Finder, criteria: Sequence[SortCriterion], uids: Iterabl
     """What each message is sorted by: a value for each criterion, and its UID, for messages that are alike keep the
     order of the mailbox (RFC 5256 §3).
     """
-    makers = [_maker(criterion, finder.scores) for criterion in criteria]
+    keyed = [criterion for criterion in criteria if criterion.key is not SortKey.RELEVANCY]
+    kinds = [_KINDS[criterion.key] for criterion in keyed]
+    makers = [_maker(criterion, kinds, finder.scores) for criterion in criteria]
     keys: list[SortedUid] = []
-    async for batch in finder.values(uids):
+    async for batch in finder.values(uids, list(dict.fromkeys(kinds))):
         keys += [(*[make(uid, values) for make in makers], uid) for uid, values in batch]
     return keys
 
 
-_Maker = Callable[[int, SortValues], Any]
+_Maker = Callable[[int, list[Value]], Any]
 
 
-def _maker(criterion: SortCriterion, scores: Mapping[int, int]) -> _Maker:
+def _maker(criterion: SortCriterion, kinds: Sequence[Kind], scores: Mapping[int, int]) -> _Maker:
     if criterion.key is SortKey.RELEVANCY:
         # The best come first (RFC 6203 §6).
         sign = 1 if criterion.reverse else -1
         return lambda uid, _: sign * scores.get(uid, FULL_SCORE)
-    value = _VALUES[criterion.key]
+    kind = _KINDS[criterion.key]
+    at = list(dict.fromkeys(kinds)).index(kind)
     if not criterion.reverse:
-        return lambda _, values: value(values)
-    if criterion.key in _NUMBERS:
-        return lambda _, values: -value(values)
-    return lambda _, values: _Turned(value(values))
+        return lambda _, values: values[at]
+    if kind in NUMBERS:
+        return lambda _, values: -values[at]
+    return lambda _, values: _Turned(values[at])
 
 
 class _Turned(str):
@@ -88,17 +88,16 @@ class _Turned(str):
         return str.__gt__(self, other)
 
 
-_NUMBERS: Final = frozenset({SortKey.ARRIVAL, SortKey.DATE, SortKey.SIZE})
-_VALUES: Final[Mapping[SortKey, Callable[[SortValues], Any]]] = MappingProxyType(
+_KINDS: Final[Mapping[SortKey, Kind]] = MappingProxyType(
     {
-        SortKey.ARRIVAL: attrgetter("arrival"),
-        SortKey.CC: attrgetter("cc"),
-        SortKey.DATE: attrgetter("sent"),
-        SortKey.FROM: attrgetter("author"),
-        SortKey.SIZE: attrgetter("size"),
-        SortKey.SUBJECT: attrgetter("subject"),
-        SortKey.TO: attrgetter("to"),
-        SortKey.DISPLAYFROM: attrgetter("shown_author"),
-        SortKey.DISPLAYTO: attrgetter("shown_to"),
+        SortKey.ARRIVAL: Kind.ARRIVAL,
+        SortKey.CC: Kind.CC,
+        SortKey.DATE: Kind.SENT,
+        SortKey.FROM: Kind.AUTHOR,
+        SortKey.SIZE: Kind.SIZE,
+        SortKey.SUBJECT: Kind.SUBJECT,
+        SortKey.TO: Kind.TO,
+        SortKey.DISPLAYFROM: Kind.SHOWN_AUTHOR,
+        SortKey.DISPLAYTO: Kind.SHOWN_TO,
     }
 )

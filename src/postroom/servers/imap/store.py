@@ -9,6 +9,7 @@ from postroom.imap import Code, ProtocolNo, Status, render
 from postroom.imap import commands as c
 from postroom.imap.commands import StoreMode
 from postroom.imap.flags import DELETED
+from postroom.imap.sequence import paged
 from postroom.mailbox.flags import FlagResult, FlagsNow
 from postroom.mailbox.rules import FlagMode, Flags, LimitExceeded, change_flags
 from postroom.servers.imap.bounds import bounded, last_of
@@ -34,27 +35,25 @@ async def store(session: Session, command: c.Store) -> Done:
     mode, words = _MODES[command.mode], frozenset(command.flags)
     missing = False
     modified: list[int] = []
-    for part in wanted.parts:
-        for start in range(part.start, part.stop, _CHUNK):
-            session.require_standing()
-            session.require_write(selected.box)
-            places = range(start, min(start + _CHUNK, part.stop))
-            uids = selected.uids[places.start : places.stop].tolist()
-            before = dict(zip(uids, selected.flags_at(places), strict=True))
-            stored = await session.services.mailboxes.set_flags(
-                selected.ref, selected.view.id, uids, mode, words, since
-            )
-            missing = missing or len(stored) < len(uids)
-            refused = [now for now in stored if now.result is FlagResult.MODIFIED]
-            modified += (now.uid for now in refused)
-            if command.silent:
-                _keep_silent(selected, stored, before, mode, words)
-                _tell(session, selected, refused, uid=command.uid)
-                if session.follows_modseq:
-                    _tell_modseqs(session, selected, stored, uid=command.uid)
-            else:
-                _tell(session, selected, stored, uid=command.uid)
-            await session.drain()
+    for number, places in enumerate(paged(wanted.parts, _CHUNK)):
+        if number:
+            await session.tell_meanwhile()
+        session.require_standing()
+        session.require_write(selected.box)
+        uids = selected.uids_at(places).tolist()
+        before = dict(zip(uids, selected.flags_at(places), strict=True))
+        stored = await session.services.mailboxes.set_flags(selected.ref, selected.view.id, uids, mode, words, since)
+        missing = missing or len(stored) < len(uids)
+        refused = [now for now in stored if now.result is FlagResult.MODIFIED]
+        modified += (now.uid for now in refused)
+        if command.silent:
+            _keep_silent(selected, stored, before, mode, words)
+            _tell(session, selected, refused, uid=command.uid)
+            if session.follows_modseq:
+                _tell_modseqs(session, selected, stored, uid=command.uid)
+        else:
+            _tell(session, selected, stored, uid=command.uid)
+        await session.drain()
     if wanted.code is not None and modified:
         # There is room for one code behind the tag, and this one is of what was not done.
         session.write(render.untagged(Status.OK, "Only the last messages were looked at", wanted.code))

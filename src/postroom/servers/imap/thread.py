@@ -9,10 +9,10 @@ from typing import Final
 from postroom.imap import commands as c
 from postroom.imap.threads import Algorithm, Letter, ordered_subject, references, thread_lists
 from postroom.mailbox.reads import Columns
-from postroom.servers.imap.results import message_numbers
 from postroom.servers.imap.search import Finder, find
 from postroom.servers.imap.session import Done, Session
 from postroom.servers.imap.turns import in_turns
+from postroom.servers.imap.values import Kind
 
 _PORTION: Final = 100
 MANY: Final = 200_000
@@ -27,7 +27,7 @@ async def run(session: Session, command: c.Thread) -> Done:
     by_references = command.algorithm is Algorithm.REFERENCES
     letters = await _letters(matches.finder, matches.uids, by_references=by_references)
     threads = await in_turns(references(letters) if by_references else ordered_subject(letters))
-    shown = None if command.uid else message_numbers(session.folder())
+    shown = None if command.uid else session.folder().numbering()
     session.write(b"* THREAD ") if threads else session.write(b"* THREAD")
     for place, piece in enumerate(thread_lists(threads, shown)):
         session.write(piece)
@@ -37,7 +37,7 @@ async def run(session: Session, command: c.Thread) -> Done:
     return Done("THREAD completed")
 
 
-async def _letters(finder: Finder, uids: list[int], *, by_references: bool) -> list[Letter]:
+async def _letters(finder: Finder, uids: Sequence[int], *, by_references: bool) -> list[Letter]:
     ids: dict[int, tuple[str, Sequence[str]]] = {}
     ancestors = 0
     if by_references:
@@ -49,8 +49,8 @@ async def _letters(finder: Finder, uids: list[int], *, by_references: bool) -> l
             ancestors += len(above)
             ids[uid] = (facts.rfc_message_id or "", above)
     letters: list[Letter] = []
-    async for batch in finder.values(uids):
-        for uid, values in batch:
-            own, above = ids.get(uid, ("", []))
-            letters.append(Letter(uid, values.sent, values.subject, values.is_reply, own, above))
+    async for batch in finder.values(uids, (Kind.SENT, Kind.SUBJECT, Kind.IS_REPLY)):
+        for uid, (sent, subject, is_reply) in batch:
+            own, above = ids.pop(uid, ("", ()))
+            letters.append(Letter(uid, sent, subject, bool(is_reply), own, above))
     return letters

@@ -26,7 +26,8 @@ async def tell_vanished(session: Session, selected: Selected, modseq: int, among
     removed = await session.services.mailboxes.reads.removed_since(view.ref, view.id, modseq)
     went: Iterable[tuple[int, int]]
     if removed is None:
-        went = gaps(sorted({*view.uids, *selected.told_uids()}), top)
+        told = selected.told_uids()
+        went = gaps(view.uids if view.uids is told else sorted({*view.uids, *told}), top)
     else:
         went = runs(uid for uid in removed if view.index(uid) is None and selected.index(uid) is None)
     if among is not None:
