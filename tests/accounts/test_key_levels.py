@@ -60,7 +60,13 @@ async def execute(house: House, statement: str, *values: object) -> None:
 
 
 async def set_status(house: House, partner: int, status: str) -> None:
-    await execute(house, "UPDATE partners SET status = $2 WHERE id = $1", partner, status)
+    # The row of one that is deleted has no name.
+    await execute(
+        house,
+        "UPDATE partners SET status = $2, name = CASE WHEN $2 = 'deleted' THEN '' ELSE name END WHERE id = $1",
+        partner,
+        status,
+    )
 
 
 async def audited(house: House) -> list[dict[str, Any]]:

@@ -293,7 +293,7 @@ _STEPS = (
 @pytest.mark.covers("edge:A5", "edge:A11", "edge:A13", "edge:A14", "decisions:D22", "FR-IDN-4")
 @pytest.mark.covers("FR-ADR-1", "FR-ADR-2", "FR-ADR-3", "FR-ADR-4", "FR-ADR-5")
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
 async def test_any_sequence(
@@ -304,7 +304,7 @@ async def test_any_sequence(
     await driver.check()
     announced.clear()
     retired = 0
-    for step in data.draw(st.lists(st.sampled_from(_STEPS), min_size=8, max_size=24)):
+    for step in data.draw(st.lists(st.sampled_from(_STEPS), min_size=8, max_size=18)):
         before = {name for name, one in driver.model.held.items() if one.status == "retired"}
         await step(driver)
         await driver.check()

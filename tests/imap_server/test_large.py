@@ -155,7 +155,8 @@ async def test_no_more_is_told_than_the_client_reads() -> None:
     count = 100_000
     view = await asyncio.to_thread(_view, count)
     wire = _SlowWire()
-    shared = SimpleNamespace(config=SimpleNamespace(max_append_size=1000))
+    services = SimpleNamespace(sharing=None)
+    shared = SimpleNamespace(config=SimpleNamespace(max_append_size=1000), services=services)
     session = Session(cast(Any, shared), cast(Any, wire), {})
     session.selected = Selected(BOX, view, read_only=False, recent=None)
     flags = [(uid, WORDS[1]) for uid in range(1, count, 2)]

@@ -271,6 +271,7 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
                 assert code(response) == "permission_denied", rule.operation
                 details = response.json()["error"]["details"]
                 assert details["required"] == sorted(rule.permissions)
+        await world.revoke_keys()
 
 
 @pytest.mark.covers("security-privacy:A4.2", "SEC-1", "security-privacy:A2")

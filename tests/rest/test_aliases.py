@@ -214,6 +214,12 @@ async def test_a_relay_is_nowhere(desk: Desk) -> None:
         "attachment_id": f"att_{MISSING}",
         "alias_id": f"als_{MISSING}",
         "partner_id": f"ptn_{MISSING}",
+        "address_id": f"adr_{MISSING}",
+        "folder_id": f"fld_{MISSING}",
+        "key_id": f"key_{MISSING}",
+        "direction": "send",
+        "kind": "block",
+        "entry": "anna@example.com",
         "tenant_id": world.tenant.public_id,
         "token": "x",
     }

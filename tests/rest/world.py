@@ -110,6 +110,11 @@ class World:
         _, text = await self.keys.create(None, new)
         return {"authorization": f"Bearer {text}"}
 
+    async def revoke_keys(self) -> None:
+        """All that there are: a tenant has so many and no more."""
+        async with self.db.acquire() as conn:
+            await conn.execute("UPDATE api_keys SET revoked_at = $1 WHERE revoked_at IS NULL", self.clock.now())
+
     async def deliver(
         self, original: bytes, *, to: Identity | None = None, direction: Direction = Direction.INBOUND
     ) -> Appended:
