@@ -144,6 +144,16 @@ async def test_the_last_owner_stays(street: Street, after: GrantRole | None) -> 
 
 
 @pytest.mark.covers("decisions:A2")
+async def test_an_owner_who_cannot_sign_in_is_no_other_owner(street: Street) -> None:
+    await street.change("alice", "alice", street.address("bob"), OWNER)
+    async with street.house.db.acquire() as conn:
+        await conn.execute("UPDATE people SET enabled = false WHERE public_id = $1", street.people["bob"].public_id)
+    with pytest.raises(PostroomError) as caught:
+        await street.change("alice", "alice", street.people["alice"].public_id, None)
+    assert caught.value.code == "owner_required"
+
+
+@pytest.mark.covers("decisions:A2")
 async def test_two_owners_who_remove_each_other(street: Street) -> None:
     for _ in range(8):
         await street.grant("alice", "alice", OWNER)

@@ -194,6 +194,45 @@ async def test_a_flag_that_is_set_while_the_message_moves_moves_too(
     assert [one[1] for one in await _all(carol, b"Archive")] == [rb"\Answered urgent"]
 
 
+@pytest.mark.covers("RFC 3501 §6.4.7")
+async def test_a_copy_that_is_broken_off_while_it_commits_does_not_stay(
+    street: Street, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(6):
+        await street.deliver("carol", mail(f"number {n}"))
+    monkeypatch.setattr("postroom.servers.imap.across.GROUP_MESSAGES", 2)
+    ingest = street.office.ingest
+    together, began, groups = ingest.deliver_together, asyncio.Event(), 0
+
+    async def slowly(deliveries: Any) -> Any:
+        nonlocal groups
+        groups += 1
+        done = await together(deliveries)
+        if groups == 2:
+            began.set()
+            await asyncio.sleep(0.3)
+        return done
+
+    monkeypatch.setattr(ingest, "deliver_together", slowly)
+    carol = await street.client("carol", b"INBOX")
+    there = street.prefix("bob") + b"Archive"
+    carol.writer.write(b'c COPY 1:* "%b"\r\n' % there)
+    await began.wait()
+    listener = street.office.listeners[0]
+    monkeypatch.setattr(listener, "_linger", 0.05)
+    await listener.drain(0)
+    for _ in range(100):
+        async with street.office.db.acquire() as conn:
+            left = await conn.fetchval(
+                "SELECT count(*) FROM placements p JOIN folders f ON f.tenant_id = p.tenant_id AND f.id = p.folder_id"
+                " WHERE f.name = 'Archive'"
+            )
+        if not left:
+            break
+        await asyncio.sleep(0.05)
+    assert (left, groups) == (0, 2)
+
+
 @pytest.mark.covers("RFC 2180 §4.1", "mail-server:D4")
 async def test_messages_that_go_meanwhile_are_left_out(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(4):

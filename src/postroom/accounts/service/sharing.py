@@ -135,7 +135,8 @@ class Sharing:
 
         `identifier` is the address of a person's mailbox which nobody else owns, or a public id. Raises
         `person_not_found` for whoever is not of the tenant, whether there is such an address or not; `scope_denied`
-        when the caller owns the mailbox no more; `owner_required` when the last owner would go; what `decide` raises.
+        when the caller owns the mailbox no more; `owner_required` when the last owner would go who can sign in; what
+        `decide` raises.
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
@@ -152,8 +153,7 @@ class Sharing:
             after = decide(before)
             if after is before:
                 return
-            owners = sum(role is GrantRole.OWNER for role in roles.values())
-            if before is GrantRole.OWNER and owners == 1:
+            if before is GrantRole.OWNER and not await store.is_owned_by_another(conn, mailbox, person):
                 raise PostroomError("owner_required")
             details: dict[str, str | int | bool | None] = {"person": public_id}
             if after is None:

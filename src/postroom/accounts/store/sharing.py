@@ -65,6 +65,13 @@ _LOCK: Final = """
 SELECT person_id, role FROM mailbox_grants WHERE tenant_id = $1 AND mailbox_id = $2 ORDER BY person_id FOR UPDATE
 """
 
+_OTHER_OWNER: Final = """
+SELECT EXISTS (
+  SELECT FROM mailbox_grants g JOIN people p ON p.id = g.person_id
+  WHERE g.tenant_id = $1 AND g.mailbox_id = $2 AND g.role = 'owner' AND g.person_id <> $3 AND p.enabled
+)
+"""
+
 
 async def reached(conn: Connection, people: Sequence[int], limit: int) -> dict[int, tuple[SharedMailbox, ...]]:
     """The mailboxes that each of these people may open, at most `limit` of them, the oldest grants; by address."""
@@ -95,6 +102,12 @@ async def lock_grants(conn: Connection, mailbox: MailboxKey) -> dict[int, GrantR
     """Who may open the mailbox, by the person's key; nobody else changes that in this transaction."""
     rows = await conn.fetch(_LOCK, mailbox.tenant_id, mailbox.mailbox_id)
     return {row["person_id"]: GrantRole(row["role"]) for row in rows}
+
+
+async def is_owned_by_another(conn: Connection, mailbox: MailboxKey, person: int) -> bool:
+    """Whether somebody beside the person owns the mailbox and is not disabled."""
+    found: bool = await conn.fetchval(_OTHER_OWNER, mailbox.tenant_id, mailbox.mailbox_id, person)
+    return found
 
 
 def _shared(row: asyncpg.Record) -> SharedMailbox:

@@ -7,6 +7,7 @@ that stores it: it is never in neither, and never in both.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -15,7 +16,7 @@ from postroom.base import log as base_log
 from postroom.blobs import Span, StorageError
 from postroom.imap import Code, ProtocolNo
 from postroom.mailbox.ingest import Delivery
-from postroom.mailbox.models import Place, Refusal, Refused
+from postroom.mailbox.models import GroupOutcome, Place, Refusal, Refused
 from postroom.mailbox.reads import Columns, FetchRow
 from postroom.mailbox.transfer import CopyResult
 from postroom.servers.imap.append import counted, new_message, refused
@@ -106,7 +107,7 @@ async def _carry(
         rows, deliveries = await _read(session, selected, rows, target, moving=moving)
         if not rows:
             return CopyResult(target.folder.uid_validity, ())
-        outcome = await session.services.ingest.deliver_together(deliveries)
+        outcome = await _stored(session, deliveries, target, moving=moving)
         if outcome == Refused(Refusal.REPLACED_GONE):
             rows = await _still_there(session, selected, rows)
             continue
@@ -116,6 +117,19 @@ async def _carry(
         pairs = zip((row.uid for row in rows), (stored.uid for stored in outcome), strict=True)
         return CopyResult(outcome[0].uid_validity, tuple(pairs))
     raise ProtocolNo(Code.INUSE, "Others are moving these messages")
+
+
+async def _stored(session: Session, deliveries: Sequence[Delivery], target: Found, *, moving: bool) -> GroupOutcome:
+    """The transaction goes on when the command is broken off: copies that it makes then do not stay."""
+    storing = asyncio.ensure_future(session.services.ingest.deliver_together(deliveries))
+    try:
+        return await asyncio.shield(storing)
+    except asyncio.CancelledError:
+        if not moving:
+            await asyncio.wait([storing])
+            if not storing.cancelled() and storing.exception() is None and isinstance(done := storing.result(), tuple):
+                await _take_back(session, target, [stored.uid for stored in done])
+        raise
 
 
 async def _read(
