@@ -15,6 +15,7 @@ from postroom.servers.http.rest import (
     auth,
     batches,
     content,
+    docs,
     folders,
     identities,
     links,
@@ -26,6 +27,7 @@ from postroom.servers.http.rest import (
     signing_keys,
     threads,
     wait,
+    wellknown,
 )
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable
@@ -47,6 +49,8 @@ _MODULES: Final = (
     auth,
     account,
     people,
+    wellknown,
+    docs,
 )
 
 

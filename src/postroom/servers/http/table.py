@@ -96,6 +96,8 @@ class Rule:
     """Whether the route also serves an identity that is being deleted or is deleted."""
     conditional: frozenset[Permission] = frozenset()
     """Permissions needed in some cases only; documentation, the route itself asks for them."""
+    in_sdk: bool = True
+    """Whether the Python client has a method for it."""
     errors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Status → codes the operation may answer beside those that follow from the rest of the rule."""
 
@@ -257,6 +259,8 @@ def _extensions(rule: Rule) -> dict[str, Any]:
         "x-rate-limit-buckets": rule.bucket.names,
         "x-idempotency": rule.idempotency.value,
     }
+    if not rule.in_sdk:
+        extensions["x-sdk"] = False
     if rule.conditional:
         extensions["x-permission-notes"] = "Sometimes also: " + ", ".join(sorted(rule.conditional))
     return extensions
