@@ -49,9 +49,15 @@ MEMBERS: Final[dict[str, Fill]] = {
         "identity_id": house.box.public_id,
         "permissions": [Permission.MESSAGES_READ.value],
     },
-    "createAddress": lambda house, place: {"username": house.street.word()},
+    "createAddress": lambda house, place: {
+        "local_part": house.street.word(),
+        "domain_id": house.domain,
+    },
 }
 """Members of a body beside those that the schema alone can give."""
+
+IN_BODY: Final[dict[str, str]] = {"createKey": "key_scope_exceeded"}
+"""Operations whose body alone names whose thing it is, and what they answer about another's (A4.2 step 6)."""
 
 ODD: Final[dict[str, frozenset[str]]] = {
     "createSession": frozenset({"invalid_credentials", "too_many_attempts"}),
@@ -59,6 +65,7 @@ ODD: Final[dict[str, frozenset[str]]] = {
     "getSignedLink": frozenset({"attachment_not_found"}),
     "cancelMessage": frozenset({"not_cancelable"}),
     "resolveMessage": frozenset({"not_uncertain"}),
+    "deleteAddress": frozenset({"address_in_use"}),
     "confirmTotp": frozenset({"totp_not_enabled"}),
     "disableTotp": frozenset({"invalid_credentials"}),
     "replaceRecoveryCodes": frozenset({"invalid_credentials"}),

@@ -101,6 +101,8 @@ class House:
     street: Street
     tenant: Tenant
     box: Identity
+    domain: str
+    """The id of a domain of the tenant's own."""
     _headers: dict[object, dict[str, str]] = field(default_factory=dict)
     _people: dict[Who, Person] = field(default_factory=dict)
     made: dict[tuple[str, object], str] = field(default_factory=dict)
@@ -150,14 +152,16 @@ class House:
 
     async def place(self, rule: Rule, who: Who) -> dict[str, str]:
         """Parameter → the thing of this house that a route is pointed at, the same again for the same caller."""
-        return {name: await self._thing(name, rule, who) for name in names(rule, self.street.document)}
+        return kinds(rule, self.street.document) | {
+            name: await self._thing(name, rule, who) for name in names(rule, self.street.document)
+        }
 
     async def _thing(self, name: str, rule: Rule, who: Who) -> str:
         # What belongs to a person is theirs alone at the routes of their own account.
         whose = who if rule.reach is Reach.PERSON and who in GRANT else Who.READER
         slot = (name, whose if name in PERSONAL else None)
         if slot not in self.made:
-            self.made[slot] = FIXED[name] if name in FIXED else await MAKERS[name](self, whose)
+            self.made[slot] = await MAKERS[name](self, whose)
         return self.made[slot]
 
     @property
@@ -191,9 +195,18 @@ class Street:
             owner_email="ola@example.com",
             send_policy={"require_known_recipient": False},
         )
-        made = House(self, tenant, box)
+        made = House(self, tenant, box, await self._domain(tenant))
         made.made["message_id", None] = await _message(made, Who.TENANT)
         return made
+
+    async def _domain(self, tenant: Tenant) -> str:
+        world = self.lobby.world
+        found = await self.value(
+            "INSERT INTO domains (public_id, tenant_id, name, kind, status, created_at, updated_at) "
+            "VALUES ($1, $2, $3, 'external', 'active', $4, $4) RETURNING public_id",
+            *(world.ids.new("dom_"), tenant.id, f"{self.word()}.example.net", world.clock.now()),
+        )
+        return str(found)
 
     async def new_person(self) -> Person:
         return await self.lobby.people.create(NewPerson("Bo", f"{self.word()}@example.com", RIGHT))
@@ -211,9 +224,29 @@ class Street:
 
 def names(rule: Rule, document: dict[str, Any]) -> list[str]:
     """What a route names: the parameters of its path, and those of its query that it cannot go without."""
-    operation = document["paths"][rule.path][rule.method.lower()]
-    asked = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query" and one.get("required")]
-    return [*NAME.findall(rule.path), *asked]
+    asked = [one["name"] for one in _parameters(rule, document) if one["in"] == "query" and one.get("required")]
+    return [name for name in [*NAME.findall(rule.path), *asked] if name not in kinds(rule, document)]
+
+
+def kinds(rule: Rule, document: dict[str, Any]) -> dict[str, str]:
+    """The parameters of a path that name no thing but which kind of it, each with a value that it can have."""
+    return kinds_of(document, rule.path, rule.method.lower())
+
+
+def kinds_of(document: dict[str, Any], path: str, method: str) -> dict[str, str]:
+    found = {}
+    for one in document["paths"][path][method].get("parameters", ()):
+        schema = one["schema"]
+        while "$ref" in schema:
+            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        if one["in"] == "path" and "enum" in schema:
+            found[one["name"]] = str(schema["enum"][0])
+    return found
+
+
+def _parameters(rule: Rule, document: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document["paths"][rule.path][rule.method.lower()].get("parameters", [])
+    return found
 
 
 # -- makers
@@ -317,14 +350,19 @@ async def _partner(house: House, who: Who) -> str:
 
 
 async def _address_id(house: House, who: Who) -> str:
-    found = await house.street.value("SELECT public_id FROM addresses WHERE identity_id = $1 LIMIT 1", house.box.id)
-    return str(found)
+    """One beside the primary address."""
+    body = {
+        "local_part": house.street.word(),
+        "domain_id": house.domain,
+    }
+    return await _posted(house, f"/v1/identities/{house.box.public_id}/addresses", body)
 
 
 async def _entry(house: House, who: Who) -> str:
     value = f"{house.street.word()}@example.com"
-    path = f"/v1/tenants/{house.tenant.public_id}/lists/receive/block/{value}"
-    return await _posted(house, path, {"note": "n"}, "entry", method="PUT")
+    path = "/v1/tenants/{tenant_id}/lists/{direction}/{kind}/{entry}"
+    place = {"tenant_id": house.tenant.public_id, "entry": value} | kinds_of(house.street.document, path, "put")
+    return await _posted(house, path.format(**place), {"note": "n"}, "entry", method="PUT")
 
 
 async def _nothing(house: House, who: Who) -> str:
@@ -361,6 +399,8 @@ MAKERS: Final[dict[str, Maker]] = {
     "token": _nothing,
 }
 PERSONAL: Final = frozenset({"person_id", "app_password_id", "session_id", "device_id"})
+VALUES: Final = frozenset({"entry"})
+"""Parameters that are values: what has none of them yet is given it, and deleting it twice is as good as once."""
 MISSING: Final[dict[str, str]] = {
     "tenant_id": f"ten_{MISSING_ULID}",
     "identity_id": f"idn_{MISSING_ULID}",
@@ -381,5 +421,3 @@ MISSING: Final[dict[str, str]] = {
     "entry": "nobody@example.net",
     "token": "y" * 40,
 }
-FIXED: Final[dict[str, str]] = {"purpose": "thread", "direction": "receive", "kind": "block"}
-"""Parameters that name no thing, but which kind of it."""

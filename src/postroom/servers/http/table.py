@@ -132,10 +132,12 @@ class Rule:
             add("invalid_request", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress")
         if self.idempotency is Idempotency.REQUIRED:
             add("idempotency_key_required")
-        if self.reach is Reach.PERSON:
-            add("unauthenticated", "permission_denied", "rate_limited", "unavailable")
-        elif not self.is_public:
+        if not self.is_public:
             add("unauthenticated", "key_expired", "key_revoked", "rate_limited", "unavailable")
+        if self.reach is Reach.PERSON:
+            add("permission_denied")  # to keys
+        elif self.reach is Reach.ANY_KEY:
+            add("scope_denied", "partner_suspended")  # the former to sessions
         if self.permissions:
             add("permission_denied", "scope_denied", "tenant_suspended", "partner_suspended")
         add("internal_error")
