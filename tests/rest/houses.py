@@ -17,7 +17,7 @@ from typing import Any, Final
 from postroom.accounts import GrantRole, Level, NewKey, NewPerson, Person, Tenant
 from postroom.accounts.audit import HOST
 from postroom.accounts.models import NewDevice, NewTenant
-from postroom.accounts.permissions import MAY_HOLD, OF_GRANT, OWNER_ONLY, Permission, including_implied
+from postroom.accounts.permissions import MAY_HOLD, OF_GRANT, OF_OPERATOR, OWNER_ONLY, Permission, including_implied
 from postroom.accounts.service.sessions import Origin, Proved
 from postroom.directory import Identity
 from postroom.servers.http.table import Reach, Rule
@@ -49,6 +49,7 @@ class Who(StrEnum):
     READER = "session with a grant to read"
     FULL = "session with a full grant"
     OWNER = "session of the owner"
+    OPERATOR = "session of an operator"
 
 
 BARE: Final = {
@@ -66,6 +67,7 @@ LEVEL: Final = {
     Who.OTHER_IDENTITY: Level.IDENTITY,
     Who.OTHER_PARTNER: Level.PARTNER,
     Who.PLATFORM: Level.PLATFORM,
+    Who.OPERATOR: Level.PLATFORM,
     **BARE,
 }
 GRANT: Final = {Who.STRANGER: None, Who.READER: GrantRole.READ, Who.FULL: GrantRole.FULL, Who.OWNER: GrantRole.OWNER}
@@ -80,6 +82,8 @@ def held(who: Who, rule: Rule) -> frozenset[Permission]:
     if who in GRANT:
         role = GRANT[who]
         return frozenset() if role is None else OF_GRANT[role]
+    if who is Who.OPERATOR:
+        return OF_OPERATOR
     level = LEVEL[who]
     if who in BARE:
         return including_implied(frozenset({_beside(level, rule)}))
@@ -118,7 +122,7 @@ class House:
     async def _introduce(self, who: Who, rule: Rule) -> dict[str, str]:
         if who is Who.NOBODY:
             return {}
-        if who in GRANT:
+        if who in GRANT or who is Who.OPERATOR:
             return {"authorization": f"Bearer {await self.street.session(await self.person(who))}"}
         level = LEVEL[who]
         identity = await self.sibling() if who is Who.SIBLING else self.box
@@ -139,9 +143,9 @@ class House:
     async def person(self, who: Who) -> Person:
         """Whoever has a session with the grant of `who` on the mailbox."""
         if who not in self._people:
-            made = await self.street.new_person()
+            made = await self.street.new_person(is_operator=who is Who.OPERATOR)
             self._people[who] = made
-            if (role := GRANT[who]) is not None:
+            if (role := GRANT.get(who)) is not None:
                 people = self.street.lobby.people
                 await people.grant(self.tenant.id, self.box.public_id, made.public_id, role, by_operator=True)
         return self._people[who]
@@ -158,7 +162,7 @@ class House:
 
     async def _thing(self, name: str, rule: Rule, who: Who) -> str:
         # What belongs to a person is theirs alone at the routes of their own account.
-        whose = who if rule.reach is Reach.PERSON and who in GRANT else Who.READER
+        whose = who if rule.reach is Reach.PERSON and (who in GRANT or who is Who.OPERATOR) else Who.READER
         slot = (name, whose if name in PERSONAL else None)
         if slot not in self.made:
             self.made[slot] = await MAKERS[name](self, whose)
@@ -208,12 +212,13 @@ class Street:
         )
         return str(found)
 
-    async def new_person(self) -> Person:
-        return await self.lobby.people.create(NewPerson("Bo", f"{self.word()}@example.com", RIGHT))
+    async def new_person(self, *, is_operator: bool = False) -> Person:
+        new = NewPerson("Bo", f"{self.word()}@example.com", RIGHT, is_operator=is_operator)
+        return await self.lobby.people.create(new)
 
     async def session(self, person: Person, device: NewDevice | None = None) -> str:
         epoch = await self.value("SELECT sign_in_epoch FROM people WHERE public_id = $1", person.public_id)
-        proved = Proved(person.id, person.public_id, epoch)
+        proved = Proved(person.id, person.public_id, epoch, second_factor=person.is_operator)
         token, _ = await self.lobby.account.sessions.open(proved, Origin("192.0.2.1", device=device))
         return token
 

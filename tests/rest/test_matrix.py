@@ -38,6 +38,7 @@ RULES: Final = {rule.operation: rule for rule in TABLE.rules}
 UNNAMED: Final = {rule.operation for rule in TABLE.rules if not names(rule, openapi.document(TABLE))}
 """Operations that are pointed at nothing: lists, and what makes something new."""
 HAS_PARTNERS: Final = {"createPartner", "createKey"} <= RULES.keys()
+EVERYWHERE: Final = frozenset({Who.PLATFORM, Who.OPERATOR})
 CALLERS: Final = [who for who in Who if who is not Who.OTHER_PARTNER or HAS_PARTNERS]
 KEYLESS: Final = frozenset({"unauthenticated", "key_expired", "key_revoked", "permission_denied", "scope_denied"})
 SEEN_AND_USED: Final = frozenset({"sessions", "devices", "api_keys"})
@@ -152,7 +153,7 @@ def refusal(rule: Rule, who: Who, *, own: bool, there: bool) -> str | None:
         return None if there else NOT_FOUND
     if rule.operation in UNNAMED and rule.operation not in IN_BODY:
         return None
-    reached = there and (who is Who.PLATFORM or own)
+    reached = there and (who in EVERYWHERE or own)
     if who is Who.SIBLING:
         reached = there and own and rule.reach is Reach.TENANT_PATH
     if who in GRANT and rule.reach is Reach.TENANT_PATH:
@@ -170,7 +171,15 @@ def _before_scope(rule: Rule, who: Who, own: bool) -> str | None:
     if who in GRANT:
         return _of_session(rule, who, own)
     if rule.reach is Reach.PERSON:
-        return "permission_denied"
+        return None if who is Who.OPERATOR else "permission_denied"
+    if who is Who.OPERATOR:
+        # Other people's mail is none of theirs; their own lists and the routes for keys alone are as for anybody.
+        if rule.reach is Reach.IDENTITY_PATH:
+            return "identity_not_found"
+        if rule.reach is Reach.TENANT_FILTER and rule.permissions <= {"identities:read"}:
+            return None
+        if rule.reach is Reach.ANY_KEY and not rule.permissions:
+            return "scope_denied"
     level = LEVEL[who]
     implicit = level in getattr(rule, "implicit_for", ()) and own
     if not implicit and not rule.permissions <= held(who, rule):
@@ -259,7 +268,9 @@ async def test_nobody_sees_what_is_not_theirs(site: Site, operation: str) -> Non
     callers = [who for who in CALLERS if who not in BARE or rule.permissions]
     headers = {who: await site.headers(who, rule) for who in callers}
     own = {who: await site.here.place(rule, who) for who in callers}
-    far = {who: await site.far.place(rule, Who.STRANGER if who in GRANT else who) for who in callers}
+    far = {
+        who: await site.far.place(rule, Who.STRANGER if who in GRANT or who is Who.OPERATOR else who) for who in callers
+    }
     before = await site.print()
     for who in callers:
         await _refusals(site, rule, who, headers[who], own[who], far[who], found)
@@ -298,7 +309,7 @@ async def _refusals(
             answer = await site.call(rule, headers, theirs | outer, site.here)
             if is_owner:
                 check(answer, refusal(rule, who, own=mine, there=True), f"{what}, {thing}")
-            elif who is Who.PLATFORM and _passes(rule, who):
+            elif who in EVERYWHERE and _passes(rule, who):
                 # It reaches the other's too, and may be told what of it does not fit here.
                 check(answer, NOT_FOUND, f"{what}, {thing}")
                 continue
