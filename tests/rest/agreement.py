@@ -15,9 +15,11 @@ from tests.rest.contract import check
 _formats = FormatChecker(["email"])
 
 
-@_formats.checks("date-time")
 def _is_time(value: object) -> bool:
     return not isinstance(value, str) or datetime.fromisoformat(value).tzinfo is not None
+
+
+_formats.checks("date-time")(_is_time)
 
 
 _documents: dict[int, dict[str, Any]] = {}

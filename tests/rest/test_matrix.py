@@ -258,7 +258,7 @@ async def test_other_partners_are_among_the_callers(site: Site) -> None:
 
 
 @pytest.mark.covers(
-    *("SEC-1", "NFR-SEC-1", "FR-KEY-3", "security-privacy:A3.2", "security-privacy:A4.1", "security-privacy:A4.2")
+    "SEC-1", "NFR-SEC-1", "FR-KEY-3", "security-privacy:A3.2", "security-privacy:A4.1", "security-privacy:A4.2"
 )
 @pytest.mark.parametrize("operation", RULES)
 async def test_nobody_sees_what_is_not_theirs(site: Site, operation: str) -> None:

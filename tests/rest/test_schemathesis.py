@@ -72,9 +72,10 @@ def _cases(operation: Any, place: dict[str, str]) -> st.SearchStrategy[Any]:
     if operation.body or operation.query:
         modes.append(schemathesis.GenerationMode.NEGATIVE)
     fixed: list[dict[str, Any]] = [*([{"path_parameters": known}] * 3), {}] if known else [{}]
-    return st.one_of(
+    made: list[st.SearchStrategy[Any]] = [
         operation.as_strategy(generation_mode=mode, **more) for mode, more in itertools.product(modes, fixed)
-    )
+    ]
+    return st.one_of(made)
 
 
 @pytest.mark.covers("FR-API-1", "FR-API-2", "NFR-SEC-1")
