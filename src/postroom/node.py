@@ -64,6 +64,7 @@ from postroom.servers.http.app import create_http
 from postroom.servers.http.bodies import max_body
 from postroom.servers.http.cursors import CursorKey, CursorKeys
 from postroom.servers.http.listener import HttpLimits, HttpListener
+from postroom.servers.http.security_text import SecurityText
 from postroom.servers.http.services import About, HttpServices
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices, ImapShared
 from postroom.servers.limits import MemoryBudget
@@ -366,6 +367,7 @@ class Node:
             account=account_of(core, self.sign_in.throttle),
             people=core.people,
             partners=core.partners,
+            security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
         )
         return HttpListener(
             create_http(services),

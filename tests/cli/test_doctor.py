@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from postroom import BUILT
 from postroom.base.settings import load
 from postroom.cli import checks
 from postroom.cli.verdicts import Status
@@ -59,14 +60,14 @@ def test_a_deployment_in_order(cli: Cli, ports: dict[str, int]) -> None:
     cli.json("tenant", "create", "acme")
     document = cli.json("doctor")
     found = statuses(document)
-    assert list(found) == [*NAMES, *QUEUE, *SENDING, *PORTS, "tls", "dns"]
+    assert list(found) == [*NAMES, *QUEUE, *SENDING, *PORTS, "tls", "dns", "security_txt"]
     assert {found[name] for name in (*NAMES, *QUEUE, *PORTS)} == {"pass"}
     assert [found[name] for name in SENDING] == ["warn", "skip"]
     assert (found["tls"], found["dns"], document["status"]) == ("warn", "warn", "warn")
-    assert document["summary"] == {"pass": 15, "warn": 3, "fail": 0, "skip": 1}
+    assert document["summary"] == {"pass": 15, "warn": 4, "fail": 0, "skip": 1}
     told = cli("doctor")
     assert told.code == 0
-    assert "15 pass, 3 warn, 1 skip" in told.out
+    assert "15 pass, 4 warn, 1 skip" in told.out
     assert cli("doctor", "--quiet").out == "warn\n"
 
 
@@ -187,6 +188,25 @@ def test_certificates(tmp_path: Path, name: str, days: int, self_signed: bool, s
 def test_names(domain: str, env: str, status: Status) -> None:
     settings = load({"platform_domain": domain, "api_host": "api.postroom.dev", "env": env})
     assert checks.dns(settings).status is status
+
+
+@pytest.mark.covers("security-privacy:A13", "cli-config-ops:C9")
+@pytest.mark.parametrize(
+    ("contact", "days", "status"),
+    [
+        ("", 0, Status.WARN),
+        ("security@mail.example", 0, Status.PASS),
+        ("security@mail.example", 334, Status.PASS),
+        ("security@mail.example", 335, Status.FAIL),
+        ("security@mail.example", 400, Status.FAIL),
+    ],
+)
+def test_where_faults_are_reported(contact: str, days: int, status: Status) -> None:
+    given = {"platform_domain": "mail.example", "api_host": "api.mail.example", "security_contact": contact}
+    now = datetime.fromisoformat(BUILT).replace(tzinfo=UTC) + timedelta(days=days)
+    found = checks.security_txt(load(given), now)
+    assert found.status is status
+    assert found.status is Status.PASS or found.fix
 
 
 @pytest.mark.covers("cli-config-ops:A5")

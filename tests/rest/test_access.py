@@ -132,6 +132,8 @@ async def test_only_public_routes_and_any_key_go_without_permissions(world: Worl
         "getHealth",
         "getReadiness",
         "getOpenApiDocument",
+        "getDocumentation",
+        "getSecurityTxt",
         "getSignedLink",
     }
     assert {rule.operation for rule in rules if not rule.permissions and not rule.is_public} == {"getMe"}
@@ -143,7 +145,7 @@ async def test_only_public_routes_and_any_key_go_without_permissions(world: Worl
 @pytest.mark.covers("security-privacy:A4.1")
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v1", "/v1/", "/v1/nothing", "/v1/me/", "/docs", "/redoc", "/v1/identities/", "/v1//me", "/__test/routes"],
+    ["/", "/v1", "/v1/", "/v1/nothing", "/v1/me/", "/docs/", "/redoc", "/v1/identities/", "/v1//me", "/__test/routes"],
 )
 async def test_unknown_path(world: World, path: str) -> None:
     for headers in ({}, world.key):

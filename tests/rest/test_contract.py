@@ -12,7 +12,7 @@ from tests.rest.world import World, simple_mail
 
 # Served beside the contract (decisions D8, E).
 BESIDE = {
-    "getReadiness",
+    *("getReadiness", "getDocumentation"),
     *("listFolders", "createFolder", "getFolder", "updateFolder", "deleteFolder"),
     *("moveMessages", "copyMessages", "expungeMessages", "flagMessages"),
 }

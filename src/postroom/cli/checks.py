@@ -32,10 +32,12 @@ from postroom.cli.verdicts import Check, Status, failed, passed, skipped, warned
 from postroom.db import ConnectionTarget, Database, Migrator
 from postroom.db.errors import DatabaseError
 from postroom.outbound.signing import DkimKeys
+from postroom.servers.http.security_text import SecurityText
 
 TIMEOUT: Final = 20.0
 """Seconds that one check may take."""
 EXPIRY_DAYS: Final = 14
+SECURITY_DAYS: Final = 30
 LOW_DISK_SHARE: Final = 0.10
 LOW_DISK_BYTES: Final = 1024**3
 MAX_CERTIFICATE: Final = 1024 * 1024
@@ -50,7 +52,7 @@ NAMES: Final = (
     *("configuration", "data_dir", "secrets", "database", "migrations", "storage"),
     *("queue.deliveries", "queue.uncertain", "queue.bounces", "dlq", "sending.domains", RELAY, DIRECT),
     *(f"port.{label}" for label in LABELS),
-    *("tls", "dns"),
+    *("tls", "dns", "security_txt"),
 )
 """What is looked at, in the order in which it is told."""
 _IN_DATABASE: Final = NAMES[3:11]
@@ -79,7 +81,8 @@ async def examine(
         checks += await outbound(settings, outgoing)
     if wanted(*(f"port.{label}" for label in LABELS)):
         checks += await asyncio.to_thread(ports, settings)
-    checks += [tls(settings, datetime.now(UTC)), dns(settings)]
+    now = datetime.now(UTC)
+    checks += [tls(settings, now), dns(settings), security_txt(settings, now)]
     checks = [one for one in checks if wanted(one.name)]
     unused = [name for name in NAMES if name in only and all(one.name != name for one in checks)]
     return [*checks, *(skipped(name, "nothing here uses it") for name in unused)]
@@ -274,6 +277,18 @@ def dns(settings: Settings) -> Check:
     detail = f"cannot be reached from outside: {', '.join(private)}"
     fix = "Set names that are registered in DNS."
     return (warned if settings.env is Environment.LOCAL else failed)(name, detail, fix)
+
+
+def security_txt(settings: Settings, now: datetime) -> Check:
+    """Who finds a fault is told where to (security-privacy A13), by a file that is not too old (RFC 9116 §2.5.5)."""
+    name = "security_txt"
+    text = SecurityText.of(settings.security_contact, settings.api_host)
+    if text is None:
+        return warned(name, "nobody is told where to report faults", "Set security_contact to a mailbox that is read.")
+    days = (text.expires - now.date()).days
+    if days <= SECURITY_DAYS:
+        return failed(name, f"ends on {text.expires.isoformat()}", "Install a newer version of Postroom.")
+    return passed(name, f"{text.contact}, valid for {days} days")
 
 
 def _is_private(host: str) -> bool:

@@ -17,6 +17,7 @@ from postroom.servers.http.rest import (
     auth,
     batches,
     content,
+    docs,
     folders,
     identities,
     keys,
@@ -32,6 +33,7 @@ from postroom.servers.http.rest import (
     tenants,
     threads,
     wait,
+    wellknown,
 )
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable
@@ -59,6 +61,8 @@ _MODULES: Final = (
     auth,
     account,
     people,
+    wellknown,
+    docs,
 )
 
 

@@ -119,9 +119,11 @@ class Guard:
             if found is None:
                 raise PostroomError("identity_not_found")
             return found
-        if rule.reach is Reach.TENANT_FILTER:
-            return sessions.as_grantee(session)
         operator = sessions.as_operator(session)
+        if rule.reach is Reach.TENANT_FILTER:
+            if operator is not None and rule.permissions <= operator.permissions:
+                return operator  # of all tenants; what else is listed is as for anybody
+            return sessions.as_grantee(session)
         if rule.reach is Reach.TENANT_PATH:
             found = await sessions.at_tenant(session, path["tenant_id"])
             if operator is not None and (found is None or not rule.permissions <= found.permissions):
@@ -129,7 +131,8 @@ class Guard:
             if found is None:
                 raise PostroomError("tenant_not_found")
             return found
-        if rule.reach is Reach.RESOURCE and operator is not None:
+        about_itself = rule.reach is Reach.ANY_KEY and not rule.permissions
+        if operator is not None and not about_itself:
             return operator
         raise PostroomError("scope_denied")
 

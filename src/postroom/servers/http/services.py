@@ -29,6 +29,7 @@ from postroom.outbound.queue import MailQueue
 from postroom.outbound.submit import Sending
 from postroom.servers.http.bodies import MAX_BODY
 from postroom.servers.http.cursors import CursorKeys
+from postroom.servers.http.security_text import SecurityText
 
 Probe = Callable[[], Coroutine[Any, Any, None]]
 """Raises when what it looks at cannot be used."""
@@ -100,6 +101,8 @@ class HttpServices:
     """Without it there are no routes of a tenant's people."""
     partners: Partners | None = None
     """Without it there are no routes of partners."""
+    security: SecurityText | None = None
+    """Without it nobody is told where faults of security are reported."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

@@ -104,6 +104,8 @@ class Rule:
     """Levels whose keys need no permission on their own tenant, which the path names."""
     conditional: frozenset[Permission] = frozenset()
     """Permissions needed in some cases only; documentation, the route itself asks for them."""
+    in_sdk: bool = True
+    """Whether the Python client has a method for it."""
     errors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Status → codes the operation may answer beside those that follow from the rest of the rule."""
 
@@ -140,10 +142,12 @@ class Rule:
             add("invalid_request", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress")
         if self.idempotency is Idempotency.REQUIRED:
             add("idempotency_key_required")
-        if self.reach is Reach.PERSON:
-            add("unauthenticated", "permission_denied", "rate_limited", "unavailable")
-        elif not self.is_public:
+        if not self.is_public:
             add("unauthenticated", "key_expired", "key_revoked", "rate_limited", "unavailable")
+        if self.reach is Reach.PERSON:
+            add("permission_denied")  # to keys
+        elif self.reach is Reach.ANY_KEY:
+            add("scope_denied", "partner_suspended")  # the former to sessions
         if self.permissions:
             add("permission_denied", "scope_denied", "tenant_suspended", "partner_suspended")
         add("internal_error")
@@ -267,6 +271,8 @@ def _extensions(rule: Rule) -> dict[str, Any]:
         "x-rate-limit-buckets": rule.bucket.names,
         "x-idempotency": rule.idempotency.value,
     }
+    if not rule.in_sdk:
+        extensions["x-sdk"] = False
     if rule.conditional:
         extensions["x-permission-notes"] = "Sometimes also: " + ", ".join(sorted(rule.conditional))
     return extensions
