@@ -55,6 +55,8 @@ async def test_everything_is_compressed_from_there_on(office: Any) -> None:
     text = await compressed.until(b"b3 ")
     assert body in text
     assert b"b3 NO [COMPRESSIONACTIVE]" in text
+    compressed.send(b"b5 CAPABILITY\r\n")
+    assert b"COMPRESS=DEFLATE" not in await compressed.until(b"b5 ")  # there is nothing left to turn on
     compressed.send(b"b4 LOGOUT\r\n")
     assert b"b4 OK" in await compressed.until(b"b4 ")
     assert await compressed.client.rest() == b""
