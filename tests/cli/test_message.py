@@ -44,7 +44,7 @@ def counts(cli: Cli) -> dict[str, tuple[int, int]]:
     return {one["name"]: (one["message_count"], one["unseen_count"]) for one in found if one["message_count"]}
 
 
-@pytest.mark.covers("decisions:E", "decisions:D11")
+@pytest.mark.covers("decisions:D11", "mail-server:H4")
 def test_each_message_is_told_of(cli: Cli, two: list[str]) -> None:
     one, other = two
     assert told(cli, "flag", BOT, one, other, MISSING, "--add", "$seen", "--add", "work") == [

@@ -93,3 +93,13 @@ def test_removed(cli: Cli, ada: str) -> None:
     assert cli.json("person", "remove", ADA, "--yes")["id"] == ada
     assert cli("person", "show", ada, "--json").error["code"] == "person_not_found"
     assert cli.json("identity", "get", ADA)["primary_address"] == ADA, "the mailbox stays"
+
+
+@pytest.mark.covers("decisions:A2", "security-privacy:A2")
+def test_roles(cli: Cli, ada: str) -> None:
+    assert cli.json("person", "role", ADA, "admin")["role"] == "admin"
+    assert cli("person", "role", ADA, "owner").code == 0
+    assert cli("person", "role", ADA, "member", "--json").error["code"] == "owner_required"
+    assert cli("person", "role", ADA, "king").code == 2
+    listed = cli.json("audit", "list", "--action", "member.put")["data"]
+    assert [one["details"]["role"] for one in listed] == ["owner", "admin"]

@@ -11,9 +11,12 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.imap_server.conftest import mail
-from tests.imap_server.neighbours import street_of
+from tests.imap_server.neighbours import Street, street_of
+from tests.rest.test_fuzz import run
 
 _FETCH = re.compile(rb"\* (\d+) FETCH \((.*)\)", re.DOTALL)
 _FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
@@ -86,48 +89,95 @@ class Picture:
             self.flags[self.uids[number - 1]] = frozenset(flags[1].split()) - {rb"\Recent"}
 
 
+def _examples(count: int) -> settings:
+    # One office serves all examples: each begins with an empty folder and sessions of its own.
+    return settings(
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[
+            *(HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large),
+            HealthCheck.large_base_example,
+        ],
+    )
+
+
+_RANDOM = st.randoms(use_true_random=False)
+"""What decides which session does what; a run that fails is made as short as it can be."""
+
+
 @pytest.mark.covers("RFC 9051 §5.2", "RFC 9051 §7.5.1", "RFC 7162 §3.2.10", "decisions:C1")
-@pytest.mark.parametrize("seed", range(8))
-async def test_every_picture_is_the_folder(office: Any, seed: int) -> None:
-    rng = random.Random(seed)
+async def test_every_picture_is_the_folder(office: Any) -> None:
     nodes = [await office.listen(), await office.listen()]
-    pictures = [
-        Picture(await office.client(None, nodes[n % 2]), enabled=enabled)
-        for n, enabled in enumerate((b"", b"", b"CONDSTORE", b"QRESYNC", b"QRESYNC"))
-    ]
-    for picture in pictures:
-        await picture.select()
-    for step in range(60):
-        await _anything(office, office.box, rng.choice(pictures), rng)
-        if step % 15 == 14:
-            await _agree(Picture(await office.client(None)), pictures)
 
-
-@pytest.mark.covers("RFC 9051 §5.2", "RFC 2342 §5", "decisions:A2", "decisions:B10")
-@pytest.mark.parametrize("seed", range(4))
-async def test_every_picture_is_the_folder_of_whoever_it_is(office: Any, seed: int) -> None:
-    """Bob's INBOX, as bob and as carol see it; what she moves goes into her own mailbox, or comes from there."""
-    rng = random.Random(seed)
-    async with street_of(office) as street:
-        await street.grant("bob", "carol", "full")
-        nodes = [await office.listen(), await office.listen()]
-        there = street.prefix("bob") + b"INBOX"
+    @_examples(8)
+    @given(_RANDOM)
+    async def inner(rng: random.Random) -> None:
+        await _emptied(await office.client())
         pictures = [
-            Picture(await street.client("bob", node=nodes[0])),
-            Picture(await street.client("bob", node=nodes[1]), enabled=b"QRESYNC", elsewhere=b"Junk"),
-            Picture(await street.client("carol", node=nodes[1]), folder=there, elsewhere=b"INBOX"),
-            Picture(await street.client("carol", node=nodes[0]), folder=there, elsewhere=b"Junk", enabled=b"QRESYNC"),
+            Picture(await office.client(None, nodes[n % 2]), enabled=enabled)
+            for n, enabled in enumerate((b"", b"", b"CONDSTORE", b"QRESYNC", b"QRESYNC"))
         ]
         for picture in pictures:
             await picture.select()
-        mover = await street.client("carol")
-        for step in range(48):
-            if step % 8 == 7:
-                await mover.ok(b"SELECT INBOX")
-                assert (await mover.ask(b'UID MOVE 1:* "%b"' % there))[-1].startswith(b"OK")
-            await _anything(office, street.boxes["bob"], rng.choice(pictures), rng)
-            if step % 12 == 11:
-                await _agree(Picture(await street.client("bob")), pictures)
+        for step in range(60):
+            await _anything(office, office.box, rng.choice(pictures), rng)
+            if step % 15 == 14:
+                await _agree(Picture(await office.client(None)), pictures)
+        await _away(pictures)
+
+    await run(inner)
+
+
+@pytest.mark.covers("RFC 9051 §5.2", "RFC 2342 §5", "decisions:A2", "decisions:B10")
+async def test_every_picture_is_the_folder_of_whoever_it_is(office: Any) -> None:
+    """Bob's INBOX, as bob and as carol see it; what she moves goes into her own mailbox, or comes from there."""
+    async with street_of(office) as street:
+        await street.grant("bob", "carol", "full")
+        nodes = [await office.listen(), await office.listen()]
+
+        @_examples(4)
+        @given(_RANDOM)
+        async def inner(rng: random.Random) -> None:
+            await _in_two_mailboxes(office, street, nodes, rng)
+
+        await run(inner)
+
+
+async def _in_two_mailboxes(office: Any, street: Street, nodes: list[Any], rng: random.Random) -> None:
+    there = street.prefix("bob") + b"INBOX"
+    for name in ("bob", "carol"):
+        await _emptied(await street.client(name), b"INBOX")
+    pictures = [
+        Picture(await street.client("bob", node=nodes[0])),
+        Picture(await street.client("bob", node=nodes[1]), enabled=b"QRESYNC", elsewhere=b"Junk"),
+        Picture(await street.client("carol", node=nodes[1]), folder=there, elsewhere=b"INBOX"),
+        Picture(await street.client("carol", node=nodes[0]), folder=there, elsewhere=b"Junk", enabled=b"QRESYNC"),
+    ]
+    for picture in pictures:
+        await picture.select()
+    mover = await street.client("carol")
+    for step in range(48):
+        if step % 8 == 7:
+            await mover.ok(b"SELECT INBOX")
+            assert (await mover.ask(b'UID MOVE 1:* "%b"' % there))[-1].startswith(b"OK")
+        await _anything(office, street.boxes["bob"], rng.choice(pictures), rng)
+        if step % 12 == 11:
+            await _agree(Picture(await street.client("bob")), pictures)
+    await mover.close()
+    await _away(pictures)
+
+
+async def _emptied(client: Any, folder: bytes = b"") -> None:
+    if folder:
+        await client.ok(b"SELECT " + folder)
+    await client.ok(b"UID STORE 1:* +FLAGS.SILENT (\\Deleted)")
+    await client.ok(b"CLOSE")
+    await client.close()
+
+
+async def _away(pictures: list[Picture]) -> None:
+    for picture in pictures:
+        await picture.client.close()
 
 
 async def _anything(office: Any, box: Any, picture: Picture, rng: random.Random) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from postroom.accounts.models import PLATFORM_SCOPE, NewPerson, Tenant
+from postroom.accounts.models import PLATFORM_SCOPE, MemberRole, NewPerson, Tenant
 from postroom.accounts.passwords import MAX_LENGTH, check_policy
 from postroom.accounts.permissions import GrantRole
 from postroom.app import Core
@@ -137,6 +137,26 @@ def _set_enabled(call: Invocation, person: str, enabled: bool) -> None:
 
     changed = run(call, work)
     call.output.result(changed, human=f"{changed['id']} is {'enabled' if enabled else 'disabled'}.")
+
+
+@command(app)
+def role(
+    call: Invocation,
+    person: PersonArgument,
+    named: Annotated[str, typer.Argument(metavar="member|admin|owner", help="What they are in the tenant.")],
+    tenant: TenantOption = None,
+) -> None:
+    """Make a person a member of a tenant, or change their role there."""
+    if named not in tuple(MemberRole):
+        raise usage(f"{named!r} is not member, admin or owner")
+
+    async def work(core: Core) -> shapes.Document:
+        room, who = await find_tenant(core, tenant), await find_person(core, person)
+        await core.people.put_member(room.id, who, MemberRole(named), by_operator=True)
+        return {"id": who, "tenant_id": room.public_id, "role": named}
+
+    done = run(call, work)
+    call.output.result(done, human=f"{done['id']} is {named} of {done['tenant_id']}.")
 
 
 @command(app)
