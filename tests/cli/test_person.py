@@ -63,3 +63,43 @@ def test_sessions(cli: Cli, ada: str) -> None:
     assert cli("person", "sessions", "revoke", ADA).code == 0
     missing = cli("person", "sessions", "revoke", ADA, "ses_x", "--json")
     assert (missing.code, missing.error["code"]) == (5, "session_not_found")
+
+
+@pytest.mark.covers("decisions:A2")
+def test_grants(cli: Cli, ada: str) -> None:
+    team = cli.json("identity", "create", "team", "--kind", "person")["id"]
+    own = cli.json("person", "grant", "list", ADA)["data"]
+    assert [one["role"] for one in own] == ["owner"]
+    put = cli.json("person", "grant", "put", ADA, "team@agents.example", "read")
+    assert put == {"identity_id": team, "person_id": ada, "role": "read"}
+    assert "full" in cli("person", "grant", "put", ada, team, "full").out
+    listed = cli.json("person", "grant", "list", ada, "--limit", "1")
+    assert [(one["identity_id"], one["role"]) for one in listed["data"]] == [(team, "full")]
+    assert cli.json("person", "grant", "list", ada, "--cursor", listed["next_cursor"])["data"] == own
+    assert cli("person", "grant", "put", ada, team, "all").code == 2
+    assert cli("person", "grant", "remove", ada, team).code == 0
+    assert cli("person", "grant", "remove", ada, team, "--json").error["code"] == "grant_not_found"
+
+
+@pytest.mark.covers("mail-server:F6")
+def test_devices(cli: Cli, ada: str) -> None:
+    assert cli.json("person", "device", "list", ADA)["data"] == []
+    assert cli("person", "device", "revoke", ada, "dev_x", "--json").error["code"] == "device_not_found"
+
+
+@pytest.mark.covers("decisions:A2")
+def test_removed(cli: Cli, ada: str) -> None:
+    assert cli("person", "remove", ADA).code == 2
+    assert cli.json("person", "remove", ADA, "--yes")["id"] == ada
+    assert cli("person", "show", ada, "--json").error["code"] == "person_not_found"
+    assert cli.json("identity", "get", ADA)["primary_address"] == ADA, "the mailbox stays"
+
+
+@pytest.mark.covers("decisions:A2", "security-privacy:A2")
+def test_roles(cli: Cli, ada: str) -> None:
+    assert cli.json("person", "role", ADA, "admin")["role"] == "admin"
+    assert cli("person", "role", ADA, "owner").code == 0
+    assert cli("person", "role", ADA, "member", "--json").error["code"] == "owner_required"
+    assert cli("person", "role", ADA, "king").code == 2
+    listed = cli.json("audit", "list", "--action", "member.put")["data"]
+    assert [one["details"]["role"] for one in listed] == ["owner", "admin"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import ssl
 import zlib
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.servers.imap.deflate import PIECE, Deflater, Inflater
-from tests.imap_server.conftest import DEADLINE
+from tests.imap_server.conftest import DEADLINE, PASSWORD
 
 
 class Compressed:
@@ -55,9 +56,25 @@ async def test_everything_is_compressed_from_there_on(office: Any) -> None:
     text = await compressed.until(b"b3 ")
     assert body in text
     assert b"b3 NO [COMPRESSIONACTIVE]" in text
+    compressed.send(b"b5 CAPABILITY\r\n")
+    assert b"COMPRESS=DEFLATE" not in await compressed.until(b"b5 ")  # there is nothing left to turn on
     compressed.send(b"b4 LOGOUT\r\n")
     assert b"b4 OK" in await compressed.until(b"b4 ")
     assert await compressed.client.rest() == b""
+
+
+@pytest.mark.covers("RFC 4978 §5", "RFC 9051 §6.2.1")
+async def test_compressed_within_tls(office: Any, client_tls: ssl.SSLContext) -> None:
+    client = await office.connect(await office.listen(tls=True))
+    assert (await client.ask(b"STARTTLS"))[-1].startswith(b"OK")
+    await client.writer.start_tls(client_tls, server_hostname="127.0.0.1")
+    await client.ok(b'LOGIN %b "%b"' % (office.address.encode(), PASSWORD.encode()))
+    assert (await client.ask(b"COMPRESS DEFLATE")) == [b"OK DEFLATE active"]
+    compressed = Compressed(client)
+    compressed.send(b"b1 SELECT INBOX\r\nb2 STARTTLS\r\n")
+    text = await compressed.until(b"b2 ")
+    assert b"b1 OK" in text
+    assert b"b2 BAD" in text, "no TLS within it"
 
 
 @pytest.mark.covers("RFC 4978 §3")

@@ -123,6 +123,8 @@ async def test_who_may_not_remove_may_not_replace(office: Any) -> None:
     key = await office.new_key("messages:read", "messages:write", "identities:read")
     await agent.ok(b'LOGIN %b "%b"' % (office.agent.primary.address.encode(), key.encode()))
     await agent.append(DRAFT, b"Drafts")
+    (line,) = await agent.ok(b"CAPABILITY")
+    assert b"REPLACE" not in line.split()
     await agent.ok(b"SELECT Drafts")
     assert (await agent.ask(_replace(b"1", NEXT)))[-1].startswith(b"NO [NOPERM]")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
@@ -108,12 +109,14 @@ class Idlers:
             tasks.append(asyncio.create_task(client.request("GET", path)))
         return tasks
 
-    async def told(self) -> None:
-        """Until every IMAP connection was told of a message. Fails after `PATIENCE` seconds."""
+    async def told(self, line: bytes = rb"\* \d+ EXISTS") -> None:
+        """Until every IMAP connection was told of a message, or of what else such a line says. Fails after `PATIENCE`
+        seconds.
+        """
         async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*(_exists(client) for client in self._imap))
+            await asyncio.gather(*(_told(client, re.compile(line)) for client in self._imap))
 
 
-async def _exists(client: Imap) -> None:
-    while not (await client.response()).rstrip().endswith(b"EXISTS"):
+async def _told(client: Imap, line: re.Pattern[bytes]) -> None:
+    while not line.fullmatch((await client.response()).rstrip()):
         pass

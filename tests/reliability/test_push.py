@@ -8,6 +8,7 @@ import pytest
 
 from tests.reliability.conftest import Launch
 from tests.reliability.helpers import PATIENCE, Idlers, copies, deliver, deliver_in_the_end, eventually, letter
+from tests.torture.clients import Imap
 from tests.torture.deployment import Server
 
 _LISTENING = """
@@ -39,6 +40,14 @@ async def test_two_processes_share_the_ports_and_wake_each_others_clients(launch
         _, text = letter()
         assert (await deliver(server, text)).code == 250
         await idlers.told()
+        # A flag that is set in one of them is seen by those who idle in either, and so is that it was taken off.
+        async with Imap(server.deployment.ports["imap"]) as client:
+            box = server.deployment.boxes[0]
+            await client.login(box.address, box.secret)
+            assert (await client.command("SELECT INBOX")).status == "OK"
+            for sign, line in (("+", rb"\* 1 FETCH .*\\Flagged.*"), ("-", rb"\* 1 FETCH (?!.*\\Flagged).*")):
+                assert (await client.command(rf"STORE 1 {sign}FLAGS.SILENT (\Flagged)")).status == "OK"
+                await idlers.told(line)
     assert await server.terminate() == 0, server.tail()
 
 

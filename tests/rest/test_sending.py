@@ -98,6 +98,17 @@ async def test_the_same_key_again(sender: Sender) -> None:
     assert await sender.traces() == ONE
 
 
+@pytest.mark.covers("mail-server:E4")
+async def test_a_full_mailbox_keeps_no_copy_and_so_sends_nothing(sender: Sender) -> None:
+    await sender.execute("UPDATE mailboxes SET quota_bytes = 1")
+    refused = await sender.send(key="task")
+    assert (refused.status_code, code(refused)) == (413, "mailbox_full")
+    assert await sender.traces() == NOTHING
+    await sender.execute("UPDATE mailboxes SET quota_bytes = NULL")
+    assert (await sender.send(key="task")).status_code == 202
+    assert await sender.traces() == ONE
+
+
 @pytest.mark.covers("edge:G1")
 async def test_a_replay_of_an_erased_message(sender: Sender) -> None:
     first = (await sender.send()).json()

@@ -385,11 +385,11 @@ class LimitSettings(_Section):
     daily_send_limit: Count = 500
     """Recipients that one person, or one agent, may write to on one day (UTC), each time counted."""
     mailbox_quota: Bytes = 1_073_741_824
-    """What a person's mailbox may hold, in bytes; agents have no quota."""
+    """What a new person's mailbox may hold, in bytes; `postroom identity quota` changes it. Agents have no quota."""
     idle_timeout_secs: Seconds = 300.0
     """How long an SMTP client may be silent between commands."""
     max_failed_logins: Count = 10
-    """Failed attempts within a minute after which signing in is locked."""
+    """Failed attempts within `login_lockout_secs` that lock an account; three times as many lock a network."""
     login_lockout_secs: Seconds = 900.0
     """How long a lock of signing in lasts."""
 

@@ -35,6 +35,7 @@ COMMANDS: Final = {
         "address": "address",
         "alias": "alias",
         "folder": "folder",
+        "message": "message",
         "key": "key",
         "audit": "audit",
         "mail": "mail",

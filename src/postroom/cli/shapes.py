@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from postroom.accounts.audit import Event
-from postroom.accounts.models import ApiKey, AppPassword, Person, PersonSession, Tenant
+from postroom.accounts.models import ApiKey, AppPassword, Device, Grant, Person, PersonSession, Tenant
 from postroom.accounts.partners import Partner
 from postroom.accounts.permissions import Permission
 from postroom.accounts.policy_rules import Access
@@ -116,6 +116,28 @@ def app_password(one: AppPassword) -> Document:
         "label": one.label,
         "created_at": moment(one.created_at),
         "last_used_at": moment(one.last_used_at),
+        "revoked_at": moment(one.revoked_at),
+    }
+
+
+def grant(one: Grant) -> Document:
+    return {
+        "identity_id": one.identity_public_id,
+        "person_id": one.person_public_id,
+        "role": one.role.value,
+        "created_at": moment(one.created_at),
+    }
+
+
+def device(one: Device) -> Document:
+    return {
+        "id": one.public_id,
+        "device_uid": one.device_uid,
+        "name": one.name,
+        "platform": one.platform,
+        "client_version": one.client_version,
+        "last_seen_at": moment(one.last_seen_at),
+        "created_at": moment(one.created_at),
         "revoked_at": moment(one.revoked_at),
     }
 

@@ -39,6 +39,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant_id, id) DO NOTHING
 """
 
+_QUOTA: Final = """
+UPDATE mailboxes SET quota_bytes = $3 WHERE tenant_id = $1 AND id = $2 AND NOT erased RETURNING id
+"""
+
 _NAMES: Final = "SELECT name, special_use FROM folders WHERE tenant_id = $1 AND mailbox_id = $2"
 
 _INSERT: Final = """
@@ -170,6 +174,11 @@ async def insert_mailbox(
 ) -> None:
     """The mailbox's own row, if it is not there."""
     await conn.execute(_MAILBOX, ref.tenant_id, ref.mailbox_id, identity_id, tenant_id, quota_bytes, is_system, now)
+
+
+async def set_quota(conn: Connection, ref: MailboxRef, quota_bytes: int | None) -> bool:
+    """Whether there is the mailbox, which may hold so much from now on."""
+    return await conn.fetchval(_QUOTA, ref.tenant_id, ref.mailbox_id, quota_bytes) is not None
 
 
 async def ensure_standard(write: MailboxWrite, new_id: NewId) -> None:

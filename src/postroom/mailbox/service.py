@@ -105,6 +105,14 @@ class Mailboxes:
         await folders.ensure_standard(write, self._ids.new)
         await write.finish()
 
+    async def set_quota(self, ref: MailboxRef, quota_bytes: int | None) -> None:
+        """What the mailbox may hold from now on; None is all that comes. What is there stays. Raises
+        `identity_not_found`.
+        """
+        async with self._database.acquire() as conn:
+            if not await folders.set_quota(conn, ref, quota_bytes):
+                raise PostroomError("identity_not_found")
+
     async def list_folders(self, ref: MailboxRef) -> list[Folder]:
         """INBOX and its children first, then by the alphabet."""
         async with self._database.acquire() as conn:

@@ -200,6 +200,8 @@ class People:
                 if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER is not role:
                     raise PostroomError("owner_required")
                 await store.put_member(conn, tenant_id, person.id, role, now)
+                entry = Entry("member.put", "person", person_id, tenant_id, {"role": role.value})
+                await record(conn, self._ids, now, by, entry)
                 lost = await keys_of_people.role_changed(conn, self._ids, now, by, tenant_id, person_id, role)
         except asyncpg.UniqueViolationError:
             raise PostroomError("owner_required") from None

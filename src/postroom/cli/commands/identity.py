@@ -24,6 +24,7 @@ from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory.erasures import Erasure
 from postroom.directory.models import Identity, IdentityChanges, IdentityKind, IdentityStatus, NewIdentity
+from postroom.mailbox.models import MailboxRef
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Identities: an address and a mailbox each.")
 
@@ -98,6 +99,30 @@ def get(call: Invocation, named: IdentityArgument) -> None:
         return await find_identity(core, named)
 
     call.output.result(shapes.identity(run(call, work)))
+
+
+@command(app)
+def quota(
+    call: Invocation,
+    named: IdentityArgument,
+    octets: Annotated[
+        int | None, typer.Option("--bytes", metavar="OCTETS", min=1, max=2**53, help="What it may hold from now on.")
+    ] = None,
+    unlimited: Annotated[bool, typer.Option("--unlimited", help="It may hold whatever comes.")] = False,
+) -> None:
+    """Show what a mailbox holds and may hold, or change the latter. Nothing is removed from one that is over it."""
+    if octets is not None and unlimited:
+        raise usage("--bytes and --unlimited: one of them, not both")
+
+    async def work(core: Core) -> shapes.Document:
+        identity = await find_identity(core, named)
+        ref = MailboxRef(identity.tenant_id, identity.id)
+        if octets is not None or unlimited:
+            await core.mailboxes.set_quota(ref, octets)
+        usage_ = await core.mailboxes.reads.usage(ref)
+        return {"id": identity.public_id, "used_bytes": usage_.used_bytes, "quota_bytes": usage_.quota_bytes}
+
+    call.output.result(run(call, work))
 
 
 @command(app)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from postroom.accounts.models import PLATFORM_SCOPE, NewPerson, Tenant
+from postroom.accounts.models import PLATFORM_SCOPE, MemberRole, NewPerson, Tenant
 from postroom.accounts.passwords import MAX_LENGTH, check_policy
 from postroom.accounts.permissions import GrantRole
 from postroom.app import Core
@@ -23,10 +23,10 @@ from postroom.cli.arguments import (
     find_tenant,
     mailboxes_of,
 )
-from postroom.cli.commands import person_credentials
+from postroom.cli.commands import person_credentials, person_rights
 from postroom.cli.commands.person_credentials import PersonArgument, the_person
 from postroom.cli.failures import usage
-from postroom.cli.frame import command
+from postroom.cli.frame import Yes, command, confirm
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory.models import IdentityKind, NewIdentity
@@ -37,6 +37,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="People, who 
 app.add_typer(person_credentials.app_password, name="app-password")
 app.add_typer(person_credentials.totp, name="totp")
 app.add_typer(person_credentials.sessions, name="sessions")
+app.add_typer(person_rights.device, name="device")
+app.add_typer(person_rights.grant, name="grant")
 
 PasswordStdin = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
@@ -135,6 +137,40 @@ def _set_enabled(call: Invocation, person: str, enabled: bool) -> None:
 
     changed = run(call, work)
     call.output.result(changed, human=f"{changed['id']} is {'enabled' if enabled else 'disabled'}.")
+
+
+@command(app)
+def role(
+    call: Invocation,
+    person: PersonArgument,
+    named: Annotated[str, typer.Argument(metavar="member|admin|owner", help="What they are in the tenant.")],
+    tenant: TenantOption = None,
+) -> None:
+    """Make a person a member of a tenant, or change their role there."""
+    if named not in tuple(MemberRole):
+        raise usage(f"{named!r} is not member, admin or owner")
+
+    async def work(core: Core) -> shapes.Document:
+        room, who = await find_tenant(core, tenant), await find_person(core, person)
+        await core.people.put_member(room.id, who, MemberRole(named), by_operator=True)
+        return {"id": who, "tenant_id": room.public_id, "role": named}
+
+    done = run(call, work)
+    call.output.result(done, human=f"{done['id']} is {named} of {done['tenant_id']}.")
+
+
+@command(app)
+def remove(call: Invocation, person: PersonArgument, tenant: TenantOption = None, yes: Yes = False) -> None:
+    """Take a tenant's membership and mailboxes from a person, who goes away with the last of either. Mail stays."""
+    confirm(call, yes, "They will open no mailbox of this tenant any more. Remove them?")
+
+    async def work(core: Core) -> shapes.Document:
+        room, who = await find_tenant(core, tenant), await find_person(core, person)
+        await core.people.remove(room.id, who)
+        return {"id": who, "tenant_id": room.public_id}
+
+    gone = run(call, work)
+    call.output.result(gone, human=f"{gone['id']} was removed from {gone['tenant_id']}.")
 
 
 @command(app, "list")

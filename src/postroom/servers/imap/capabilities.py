@@ -102,7 +102,7 @@ SAID_OF: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "QRESYNC": ("RFC 7162", "what went is told from a log of months; beyond it, all that is not there"),
         "QUOTA": ("RFC 9208", 'one root of a mailbox; that of the one which was opened is named `""`'),
         "QUOTA=RES-STORAGE": ("RFC 9208", "limits are set by who runs the server"),
-        "COMPRESS=DEFLATE": ("RFC 4978", ""),
+        "COMPRESS=DEFLATE": ("RFC 4978", "until the connection is compressed"),
         "METADATA": ("RFC 5464", "unasked responses after NOTIFY"),
         "MULTIAPPEND": ("RFC 3502", "all of the messages or none"),
         "APPENDLIMIT": ("RFC 7889", "`imap.max_append_size`"),
@@ -153,14 +153,19 @@ def capabilities(
     append_limit: int | None = None,
     message_limit: int | None = None,
     scram: Sequence[str] = (),
+    compressed: bool = False,
+    may_replace: bool = True,
 ) -> tuple[str, ...]:
     """The list as it stands now: before sign-in it says how one may sign in.
 
     `append_limit`: octets of a message that may be appended to any folder (RFC 7889 §3.1). `message_limit`: messages
-    that one command works on (RFC 9738 §3). `scram`: the mechanisms of that name there are.
+    that one command works on (RFC 9738 §3). `scram`: the mechanisms of that name there are. `compressed`: whether the
+    connection is, which it can be once. `may_replace`: whether the session may remove messages for good.
     """
     if signed_in:
         limits = (("APPENDLIMIT", append_limit), ("MESSAGELIMIT", message_limit))
-        return (*_AFTER_LOGIN, *(f"{word}={limit}" for word, limit in limits if limit is not None))
+        refused = {*(("COMPRESS=DEFLATE",) if compressed else ()), *(() if may_replace else ("REPLACE",))}
+        offered = tuple(word for word in _AFTER_LOGIN if word not in refused) if refused else _AFTER_LOGIN
+        return (*offered, *(f"{word}={limit}" for word, limit in limits if limit is not None))
     how = tuple(f"AUTH={name}" for name in ("PLAIN", *scram)) if may_sign_in else ("LOGINDISABLED",)
     return (*_BEFORE_LOGIN, *(("STARTTLS",) if may_start_tls else ()), *how)

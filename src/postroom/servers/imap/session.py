@@ -227,6 +227,8 @@ class Session:
             append_limit=self.shared.config.max_append_size,
             message_limit=self.shared.config.message_limit,
             scram=self.scram_mechanisms,
+            compressed=self.wire.compressed,
+            may_replace=not self.is_key,
         )
 
     def signed_in(self, principal: Principal) -> None:
