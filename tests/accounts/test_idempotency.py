@@ -43,6 +43,15 @@ def test_the_fingerprint_ignores_the_order_of_members(body: dict[str, Any]) -> N
     assert idempotency.fingerprint("POST", "/v1/x", body) != idempotency.fingerprint("POST", "/v1/x", [body])
 
 
+def test_a_body_that_is_too_deep_is_refused() -> None:
+    deep: Any = []
+    for _ in range(1020):  # the parser takes a little more
+        deep = [deep]
+    with pytest.raises(PostroomError) as refused:
+        idempotency.fingerprint("POST", "/v1/keys", {"name": "k", "unknown": deep})
+    assert refused.value.code == "invalid_request"
+
+
 @pytest.mark.parametrize(
     ("key", "valid"),
     [("a", True), ("a b", True), ("x" * 255, True)]

@@ -378,6 +378,16 @@ async def test_what_would_open_nothing_is_not_rotated(ladder: Ladder) -> None:
 
 
 @pytest.mark.covers("edge:J6", "security-privacy:A3.6")
+async def test_a_key_that_was_revoked_gets_no_secret_of_another(ladder: Ladder) -> None:
+    """Whoever was let in a moment before: of a key that stays in force they learn nothing."""
+    house, (other, text) = ladder.house, ladder.made["one"]
+    caller = await ladder.who("platform")
+    await house.keys.revoke(None, caller.public_id)
+    assert await code(house.keys.rotate(caller, other.public_id, 0)) == "key_revoked"
+    assert await code(house.verifier.verify(text)) is None
+
+
+@pytest.mark.covers("edge:J6", "security-privacy:A3.6")
 async def test_a_key_that_is_revoked_while_it_mints(ladder: Ladder) -> None:
     """What it makes is there when the revocation returns, or is not made: nothing appears afterwards."""
     house = ladder.house

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.accounts.models import Mode, TenantStatus
+from postroom.accounts.policy import DEFAULT_POLICY, StoredPolicy
 from postroom.base.errors import PostroomError
 from postroom.directory.models import (
     AddressRole,
@@ -402,3 +403,11 @@ def test_the_nature_of_a_message(header: str, expected: tuple[int, bool]) -> Non
 def test_the_nature_of_anything(raw: bytes) -> None:
     hop, _ = nature(raw)
     assert hop >= 0
+
+
+@pytest.mark.covers("FR-OUT-16")
+def test_the_deployment_may_let_tenants_write_to_their_lists_alone() -> None:
+    rules = SendRules().by_default(replace(DEFAULT_POLICY, send_allowlist_only=True))
+    assert judged(rules=rules).recipients[0].suppressed == "not_on_allowlist"
+    loosened = replace(FACTS, policy=StoredPolicy({"send_allowlist_only": False}))
+    assert judged(facts=loosened, rules=rules).recipients[0].suppressed != "not_on_allowlist"

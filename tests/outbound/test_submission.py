@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes, policy
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from postroom.accounts.permissions import GrantRole
+from postroom.accounts.policy import DEFAULT_POLICY
 from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -19,6 +21,7 @@ from postroom.db import Database
 from postroom.directory import IdentityKind
 from postroom.mail import mime
 from postroom.outbound.allowance import SubmissionLimits
+from postroom.outbound.send_rules import SendRules
 from postroom.outbound.submission import Destination, reply_of
 from postroom.outbound.submitted import REPLIES, Read, read
 from postroom.outbound.thread_lock import ThreadLocks
@@ -483,6 +486,13 @@ async def test_the_tenants_lists_hold_here_too(office: PostOffice) -> None:
     await office.rows("""UPDATE tenants SET policy_json = '{"send_allowlist_only": true}'""")
     assert (await send("eve@example.org")).startswith("250 ")
     assert await send("cat@example.net") == "550 5.7.1 recipient_not_allowed"
+    # So it is where the deployment says so and the tenant says nothing.
+    await office.rows("UPDATE tenants SET policy_json = '{}'")
+    strict = SendRules().by_default(replace(DEFAULT_POLICY, send_allowlist_only=True))
+    for to, answer in (("cat@example.net", "550"), ("eve@example.org", "250")):
+        envelope = await office.envelope(to)
+        reply = await office.submission(rules=strict).submit(envelope, mail(to=to), await office.account())
+        assert str(reply.code) == answer
 
 
 @pytest.mark.covers("mail-server:A3", "FR-IDN-2", "FR-OUT-13", "edge:E2", "edge:E3")

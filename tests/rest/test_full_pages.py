@@ -41,6 +41,11 @@ async def test_the_largest_page_tells_of_the_next(lobby: Lobby) -> None:
             " FROM generate_series(1, $2) AS n",
             *(lobby.ada.id, MORE),
         )
+        await conn.execute(
+            "INSERT INTO sender_lists (tenant_id, direction, kind, entry, created_at)"
+            " SELECT $1, 'send', 'block', 'u' || n || '@example.com', now() FROM generate_series(1, $2) AS n",
+            *(tenant.id, MORE),
+        )
     token = await lobby.token()
     tenants = f"/v1/tenants/{tenant.public_id}"
     lists = [
@@ -49,6 +54,7 @@ async def test_the_largest_page_tells_of_the_next(lobby: Lobby) -> None:
         ("/v1/identities", world.platform),
         ("/v1/identities", {"authorization": f"Bearer {token}"}),
         (f"{tenants}/people", world.key),
+        (f"{tenants}/lists/send/block", world.key),
         (f"{tenants}/people/{lobby.ada.public_id}/grants", world.key),
         ("/v1/account/mailboxes", {"authorization": f"Bearer {token}"}),
         ("/v1/account/devices", {"authorization": f"Bearer {token}"}),

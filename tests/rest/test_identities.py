@@ -214,6 +214,12 @@ async def test_the_same_request_twice(world: World) -> None:
     first = await create(world, GOOD, idempotency_key="k 1")
     assert first.status_code == 201
     assert "idempotent-replayed" not in first.headers
+    async with world.db.acquire() as conn:  # what is kept goes with the identity that it tells of
+        owner = await conn.fetchval(
+            "SELECT i.public_id FROM idempotency_records r JOIN identities i"
+            " ON i.tenant_id = r.tenant_id AND i.id = r.identity_id WHERE r.idem_key = 'k 1'"
+        )
+    assert owner == first.json()["id"]
     again = await create(world, GOOD, idempotency_key="k 1")
     assert (again.status_code, again.json()) == (201, first.json())
     assert again.headers["idempotent-replayed"] == "true"

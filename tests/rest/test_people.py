@@ -37,6 +37,10 @@ async def test_made_with_a_mailbox_of_their_own(lobby: Lobby) -> None:
     lobby.check("GrantPage", grants)
     assert [one["role"] for one in grants["data"]] == ["owner"]
     assert (await lobby.ask("GET", f"{path}/totp", token=world.key)).json()["status"] == "disabled"
+    # The mailbox was made by whoever made the person.
+    made_by = (await world.get("/v1/audit-events", action="identity.create")).json()["data"][0]
+    caller = (await world.get("/v1/me")).json()["key_id"]
+    assert (made_by["actor_key_id"], made_by["request_id"]) == (caller, made.headers["request-id"])
 
 
 async def test_nothing_is_half_made(lobby: Lobby) -> None:

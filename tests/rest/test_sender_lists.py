@@ -57,11 +57,32 @@ async def test_the_lists(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["example.com", "a@b@c.example", "a b@example.com", "a@", "@", "a@-x-.example", "x" * 250 + "@a.example"]
+    "entry",
+    [
+        *("example.com", "a@b@c.example", "a b@example.com", "a@", "@", "a@-x-.example", "x" * 250 + "@a.example"),
+        *("..@example.com", "\x01@example.com", "/"),
+    ],
 )
 async def test_what_is_no_entry(world: World, entry: str) -> None:
     for method in ("GET", "PUT", "DELETE"):
         assert code(await ask(world, method, at(world, "send/block", entry))) == "invalid_request"
+
+
+@pytest.mark.covers("FR-OUT-16")
+@pytest.mark.parametrize(
+    ("written", "entry"),
+    [
+        ("dept/Sales@example.com", "dept/sales@example.com"),
+        ('"Bob"@example.com', "bob@example.com"),
+        ("a?b#c%d+e@example.com", "a?b#c%d+e@example.com"),
+    ],
+)
+async def test_entries_that_look_odd(world: World, written: str, entry: str) -> None:
+    """What may stand before the @ of an address may stand in a path; needless quotes are of no address."""
+    path = at(world, "send/block", written)
+    assert (await ask(world, "PUT", path)).json()["entry"] == entry
+    assert (await ask(world, "GET", path)).json()["entry"] == entry
+    assert (await ask(world, "DELETE", path)).status_code == 204
 
 
 async def test_what_is_no_list(world: World) -> None:

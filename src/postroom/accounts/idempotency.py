@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from postroom.accounts.store import idempotency as store
 from postroom.accounts.store.idempotency import Slot
+from postroom.accounts.text import invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
@@ -68,8 +69,14 @@ def check_key(value: str) -> str:
 
 
 def fingerprint(method: str, path: str, body: Any) -> str:
-    """SHA-256 over method, path and the body as canonical JSON (sorted members, no spaces)."""
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """SHA-256 over method, path and the body as canonical JSON (sorted members, no spaces).
+
+    Raises `invalid_request` for a body whose objects and lists are within one another nearly a thousand deep.
+    """
+    try:
+        canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    except RecursionError:
+        raise invalid("body", "is nested too deeply") from None
     return hashlib.sha256("\n".join((method, path, canonical)).encode()).hexdigest()
 
 

@@ -16,7 +16,7 @@ import asyncpg
 
 from postroom.accounts.text import invalid, is_storable
 from postroom.db import Connection
-from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
+from postroom.smtp.address import AddressSyntaxError, domain_to_ascii, parse_path
 
 MAX_ENTRY: Final = 254
 MAX_NOTE: Final = 512
@@ -76,12 +76,19 @@ SELECT kind, entry FROM sender_lists WHERE tenant_id = $1 AND direction = $2 AND
 
 
 def normalised(text: str) -> str:
-    """An entry in the form that is compared: lower case, the domain in A-labels. Raises `invalid_request`."""
+    """An entry in the form that is compared: lower case without needless quotes, the domain in A-labels. Raises
+    `invalid_request`.
+    """
     local, at, domain = text.rpartition("@")
     try:
         if not at or not is_storable(text) or "@" in local or any(char.isspace() for char in text):
             raise AddressSyntaxError("no entry")
-        entry = f"{local.lower()}@{domain_to_ascii(domain)}"
+        entry = f"@{domain_to_ascii(domain)}"
+        if local:
+            path = parse_path(f"<{text}>".encode())
+            if path.address is None or path.parameters:
+                raise AddressSyntaxError("no address")
+            entry = path.address.key
     except (AddressSyntaxError, UnicodeError):
         raise invalid("entry", "must be user@example.com, or @example.com") from None
     if len(entry.encode()) > MAX_ENTRY:

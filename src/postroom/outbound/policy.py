@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postroom.accounts.models import Mode, TenantStatus
-from postroom.accounts.policy import StoredPolicy
+from postroom.accounts.policy import StoredPolicy, TenantPolicy
 from postroom.base.errors import PostroomError
 from postroom.directory.models import AddressStatus, HostedAddress, Identity, IdentityKind, IdentityStatus
 from postroom.mail.address import Address, parse_addresses
@@ -428,7 +428,7 @@ def _transport(case: Case, decision: Decision) -> None:
 def _filters(case: Case, decision: Decision) -> None:
     """Recipients that nothing is sent to: no error, each is told of (outbound §5.4; FR-OUT-4, G4, E2)."""
     facts = case.facts
-    only_known, only_allowed = requires_known(facts.identity), allowlist_only(facts.policy)
+    only_known, only_allowed = requires_known(facts.identity), allowlist_only(facts.policy, case.rules.defaults)
     for one in decision.recipients:
         reason = facts.suppressed.get(one.key)
         if reason is not None:
@@ -441,9 +441,9 @@ def _filters(case: Case, decision: Decision) -> None:
             one.suppressed = UNKNOWN_RECIPIENT
 
 
-def allowlist_only(policy: StoredPolicy) -> bool:
-    """Whether the tenant writes to nobody but whom its list allows. The deployment has no say in that."""
-    return policy.under().send_allowlist_only
+def allowlist_only(policy: StoredPolicy, defaults: TenantPolicy) -> bool:
+    """Whether the tenant writes to nobody but whom its list allows; where it has not said, as the deployment does."""
+    return policy.under(defaults).send_allowlist_only
 
 
 def requires_known(identity: Identity) -> bool:

@@ -189,7 +189,7 @@ class Submission:
         async with self._database.acquire() as conn:
             sender = await self._sender(conn, account, sender_key, found, now)
             listed = await on_send_lists(conn, sender.mailbox.tenant_id, wanted.keys())
-        _check_lists(wanted.keys(), listed, sender)
+        _check_lists(wanted.keys(), listed, sender, self._rules)
         if sender.mode is Mode.TEST:
             _check_test_mode(wanted, sender)
         answered = await self._answered(sender, found.in_reply_to)
@@ -380,9 +380,10 @@ class _Answered:
     automated: bool
 
 
-def _check_lists(wanted: Collection[str], listed: Matches, sender: Sender) -> None:
+def _check_lists(wanted: Collection[str], listed: Matches, sender: Sender, rules: SendRules) -> None:
     """Whom the tenant blocks is written to by nobody of it; what a person composed is refused whole (outbound §5.4)."""
-    if not listed.blocked.isdisjoint(wanted) or (allowlist_only(sender.policy) and set(wanted) - listed.allowed):
+    only_allowed = allowlist_only(sender.policy, rules.defaults)
+    if not listed.blocked.isdisjoint(wanted) or (only_allowed and set(wanted) - listed.allowed):
         raise _Refused(NOT_ALLOWED)
 
 

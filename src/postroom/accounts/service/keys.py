@@ -252,8 +252,8 @@ class Keys:
         """A new secret for the same key and lookup; the previous one stays valid for the overlap, 0 to 168 hours
         (A3.6). One that is rotated again within it has two secrets all the same: the newest, and the one before.
 
-        Raises as `get`, and `invalid_request` with the reason `key_revoked` or `key_expired` for a key whose new
-        secret would open nothing.
+        Raises as `get`, `key_revoked` when the calling key went out of force meanwhile, and `invalid_request` with the
+        reason `key_revoked` or `key_expired` for a key whose new secret would open nothing.
         """
         if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
             raise invalid("overlap_hours", f"must be from 0 to {MAX_OVERLAP_HOURS}")
@@ -261,6 +261,9 @@ class Keys:
         async with self._db.transaction() as conn:
             key = await self._reach(conn, caller, public_id)
             current = await store.current_mac(conn, key.id)
+            if caller is not None and await store.parent(conn, caller.row_id, now) is None:
+                # Revoked since it was let in, perhaps with the person behind it: it gets no secret of another key.
+                raise PostroomError("key_revoked")
             if key.expires_at is not None and key.expires_at <= now:
                 raise PostroomError("invalid_request", details={"reason": "key_expired"})
             token = rules.draw(key.mode, self._random, key.lookup)

@@ -39,7 +39,8 @@ from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
 
 _REMOVED: Final = frozenset(("removing", "removed"))
 _BATCH: Final = 100
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 Then = Callable[[Connection, Identity, HostedAddress], Awaitable[None]]
 """Done in the transaction of a change, with what is there after it."""

@@ -15,7 +15,8 @@ from postroom.db import Connection, Database
 from postroom.directory import lists
 from postroom.directory.lists import ListDirection, ListEntry, ListKind
 
-MAX_PAGE: Final = 100
+MAX_PAGE: Final = 101
+"""A page of a hundred, and one more that tells whether another follows."""
 
 
 class Lists:

@@ -102,6 +102,8 @@ class Rule:
     """Whether the route also serves an identity that is being deleted or is deleted."""
     implicit_for: frozenset[Level] = frozenset()
     """Levels whose keys need no permission on their own tenant, which the path names."""
+    with_slashes: frozenset[str] = frozenset()
+    """Names in the path whose values may have slashes, as local parts of addresses do."""
     conditional: frozenset[Permission] = frozenset()
     """Permissions needed in some cases only; documentation, the route itself asks for them."""
     in_sdk: bool = True
@@ -123,6 +125,14 @@ class Rule:
             raise ValueError(f"{self.operation}: only a tenant in the path is one's own")
         if unknown := [code for codes in self.errors.values() for code in codes if code not in ERRORS]:
             raise ValueError(f"{self.operation}: unknown error codes {unknown}")
+
+    @property
+    def template(self) -> str:
+        """The path as the router has it."""
+        path = self.path
+        for name in self.with_slashes:
+            path = path.replace(f"{{{name}}}", f"{{{name}:path}}")
+        return path
 
     @property
     def is_public(self) -> bool:
@@ -205,7 +215,7 @@ class RouteTable:
 
         self._rules[rule.operation] = rule
         self._app.router.add_api_route(
-            rule.path,
+            rule.template,
             endpoint,
             methods=[rule.method],
             operation_id=rule.operation,

@@ -125,7 +125,7 @@ class _Routes:
                 raise PostroomError("tenant_suspended")
 
             async def then(conn: Connection, made: Identity) -> None:
-                await record(conn, identity_object(made))
+                await record(conn, identity_object(made), identity_id=made.id)
 
             await self._check_cap(principal, tenant.id, body.send_policy)
             new = await _new_identity(body)

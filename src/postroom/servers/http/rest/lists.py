@@ -86,7 +86,11 @@ _COMMON: Final[dict[str, Any]] = {
 }
 _LIST: Final = "/v1/tenants/{tenant_id}/lists/{direction}/{kind}"
 _ENTRY: Final = f"{_LIST}/{{entry}}"
-_ERRORS: Final = {400: ("invalid_request",), 404: ("tenant_not_found", "list_entry_not_found")}
+_ONE: Final[dict[str, Any]] = {
+    **_COMMON,
+    "with_slashes": frozenset({"entry"}),
+    "errors": {400: ("invalid_request",), 404: ("tenant_not_found", "list_entry_not_found")},
+}
 
 
 def register(table: RouteTable, services: HttpServices) -> None:
@@ -107,19 +111,19 @@ def register(table: RouteTable, services: HttpServices) -> None:
         answers={200: directory_schemas.ListEntryPage},
     )
     table.add(
-        Rule("GET", _ENTRY, "getListEntry", errors=_ERRORS, **_COMMON),
+        Rule("GET", _ENTRY, "getListEntry", **_ONE),
         routes.get,
         summary="An entry of a list",
         answers={200: directory_schemas.ListEntry},
     )
     table.add(
-        Rule("PUT", _ENTRY, "putListEntry", body=True, body_required=False, errors=_ERRORS, **_COMMON),
+        Rule("PUT", _ENTRY, "putListEntry", body=True, body_required=False, **_ONE),
         routes.put,
         summary="Add an entry, or change its note",
         answers={200: directory_schemas.ListEntry},
     )
     table.add(
-        Rule("DELETE", _ENTRY, "deleteListEntry", errors=_ERRORS, **_COMMON),
+        Rule("DELETE", _ENTRY, "deleteListEntry", **_ONE),
         routes.delete,
         summary="Remove an entry",
         answers={204: None},

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Header
 from starlette.responses import Response
@@ -27,8 +27,14 @@ IdempotencyKey = Annotated[
 ]
 
 
-Record = Callable[[Connection, Json], Awaitable[None]]
-"""To be called with the answer inside the transaction that changes something."""
+class Record(Protocol):
+    """To be called with the answer inside the transaction that changes something. `identity_id`: whose data the answer
+    is, where the path does not say, so that it goes with them.
+    """
+
+    async def __call__(self, conn: Connection, answer: Json, *, identity_id: int | None = None) -> None: ...
+
+
 Work = Callable[[Record], Awaitable[tuple[int, Json]]]
 Reference = Callable[[Json], Json]
 ReadAgain = Callable[[Json], Awaitable[Json]]
@@ -62,9 +68,9 @@ async def once(
         return JsonAnswer(kept, begun.status, {"Idempotent-Replayed": "true"})
     recorded = False
 
-    async def record(conn: Connection, answer: Json) -> None:
+    async def record(conn: Connection, answer: Json, *, identity_id: int | None = None) -> None:
         nonlocal recorded
-        await _complete(conn, begun, status, answer, reference)
+        await _complete(conn, begun, status, answer, reference, identity_id)
         recorded = True
 
     try:
@@ -79,15 +85,20 @@ async def once(
     return JsonAnswer(shape, made)
 
 
-async def _unrecorded(conn: Connection, answer: Json) -> None:
+async def _unrecorded(conn: Connection, answer: Json, *, identity_id: int | None = None) -> None:
     """Nobody will ask for it again."""
 
 
 async def _complete(
-    conn: Connection, claim: idempotency.Claim, status: int, answer: Json, reference: Reference | None
+    conn: Connection,
+    claim: idempotency.Claim,
+    status: int,
+    answer: Json,
+    reference: Reference | None,
+    identity_id: int | None = None,
 ) -> None:
     named = None if reference is None else reference(answer)
-    await idempotency.complete(conn, claim, status, answer, reference=named)
+    await idempotency.complete(conn, claim, status, answer, reference=named, identity_id=identity_id)
 
 
 def _request(call: Call, key: str) -> idempotency.Request:

@@ -71,7 +71,7 @@ class _Routes:
             people.append(await self._people.add(conn, ready, by=by, place=place))
 
         new = NewIdentity(username=body.username, display_name=body.display_name, kind=IdentityKind.PERSON)
-        await self._services.identities.create(tenant.id, new, with_mailbox)
+        await self._services.identities.create(tenant.id, new, with_mailbox, by=by)
         return JsonAnswer(schemas.person(people[-1]), 201)
 
     async def get(self, tenant_id: fields.TenantId, person_id: fields.PersonId, call: CurrentCall) -> Response:
