@@ -12,7 +12,7 @@ from postroom.accounts.permissions import Level
 from postroom.accounts.policy import DEFAULT_POLICY, MEMBERS, PolicyClass, StoredPolicy, TenantPolicy, document
 from postroom.accounts.policy_rules import PLATFORM, RESET, CeilingSource, Writer, access_to, parse, write
 from postroom.base.errors import PostroomError
-from tests.accounts.test_policy import VALUES, at
+from tests.accounts.test_policy import RULE, VALUES, at
 
 PARTNER = Writer(Level.PARTNER)
 TENANT = Writer(Level.TENANT, decides=False)
@@ -214,3 +214,12 @@ def test_what_is_told_of_a_write() -> None:
 def test_an_identity_writes_nothing() -> None:
     with pytest.raises(ValueError, match="no policy"):
         Writer(Level.IDENTITY)
+
+
+def test_a_policy_has_an_end() -> None:
+    """It is read with the tenant, wherever that is."""
+    words = ["ж" * 200] * 20
+    many = [{**RULE, "id": f"r{n}", "match": {"subject_contains": words}} for n in range(40)]
+    (path,) = parse({"triage": {"rules": many}})
+    assert refused(StoredPolicy(), path, many, TENANT)["code"] == "invalid_request"
+    write(StoredPolicy(), DEFAULT_POLICY, {path: many[:5]}, TENANT)

@@ -64,6 +64,19 @@ async def test_nothing_is_half_made(lobby: Lobby) -> None:
     ).status_code == 201
 
 
+@pytest.mark.covers("FR-TEN-3")
+async def test_a_suspended_tenant_gets_no_mailboxes(lobby: Lobby) -> None:
+    world = lobby.world
+    await world.identities.suspend_tenant(world.tenant.id)
+    for body in (
+        {"display_name": "Bob", "username": "bob"},
+        {"display_name": "Bob", "username": "bob", "role": "admin"},
+    ):
+        assert code(await lobby.ask("POST", at(lobby), body, world.key)) == "tenant_suspended"
+    async with world.db.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM identities WHERE username = 'bob'") == 0
+
+
 @pytest.mark.covers("decisions:A2", "mail-server:F1")
 async def test_changed_by_the_tenants_administrators(lobby: Lobby) -> None:
     world, path = lobby.world, at(lobby, f"/{lobby.ada.public_id}")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+import orjson
+
 from postroom.accounts.permissions import Level
 from postroom.accounts.policy import (
     DEFAULT_POLICY,
@@ -157,12 +159,16 @@ def _asked(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any,
             raise invalid(f"{prefix}{name}", "must be an object or null")
 
 
+MAX_BYTES: Final = 128 * 1024
+"""Of the JSON of what a tenant has set: it is read with the tenant, wherever that is."""
+
+
 def write(stored: StoredPolicy, defaults: TenantPolicy, patch: Patch, by: Writer) -> Written:
     """What is stored once `by` has written. A value that the platform or the partner gives to a member that others may
     only lower is a ceiling for these; taking it back takes the ceiling away.
 
     Raises `scope_denied` (`not_writable`, `above_ceiling`) and `permission_denied` (`person_required`), about the first
-    refused path in their order.
+    refused path in their order, and `invalid_request` for a policy of more than `MAX_BYTES`.
     """
     before = stored.under(defaults)
     written = tuple(sorted(patch))
@@ -177,6 +183,8 @@ def write(stored: StoredPolicy, defaults: TenantPolicy, patch: Patch, by: Writer
     platform = ceilings if ceilings is not None and by.level is Level.PLATFORM else stored.platform
     partner = ceilings if ceilings is not None and by.level is Level.PARTNER else stored.partner
     after = StoredPolicy(values, platform, partner)
+    if written and len(orjson.dumps(values)) > MAX_BYTES:
+        raise invalid(written[0], f"makes the policy larger than {MAX_BYTES} octets of JSON")
     return Written(after, written, tuple(_changes(written, before, after.under(defaults))))
 
 

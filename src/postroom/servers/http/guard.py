@@ -244,6 +244,7 @@ def _check_level(rule: Rule, principal: Principal, path: dict[str, str]) -> None
     """
     if principal.level in rule.levels or rule.reach is Reach.PERSON:
         return
-    if rule.reach is Reach.TENANT_PATH and path.get("tenant_id") != principal.tenant_public_id:
+    of_tenant = principal.level in (Level.TENANT, Level.IDENTITY)
+    if of_tenant and rule.reach is Reach.TENANT_PATH and path.get("tenant_id") != principal.tenant_public_id:
         return
     raise PostroomError("scope_denied")

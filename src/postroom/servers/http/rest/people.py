@@ -14,7 +14,7 @@ from pydantic import BaseModel, WithJsonSchema
 from starlette.responses import Response
 
 from postroom.accounts.audit import Actor, actor_of
-from postroom.accounts.models import MemberRole, NewPerson, Person
+from postroom.accounts.models import MemberRole, NewPerson, Person, TenantStatus
 from postroom.accounts.passwords import check_policy
 from postroom.accounts.permissions import GrantRole, Level, Permission
 from postroom.accounts.service.account import Account
@@ -63,6 +63,8 @@ class _Routes:
             async with self._services.database.transaction() as conn:
                 made = await self._people.add(conn, ready, by=by, place=place)
             return JsonAnswer(schemas.person(made), 201)
+        if tenant.status is TenantStatus.SUSPENDED:
+            raise PostroomError("tenant_suspended")
         people: list[Person] = []
 
         async def with_mailbox(conn: Connection, identity: Identity) -> None:
