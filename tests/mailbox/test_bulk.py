@@ -123,15 +123,24 @@ async def test_a_move_of_many_messages_holds_up_nobody(
 
 
 @pytest.mark.covers("decisions:A5", "decisions:B14")
-async def test_a_move_of_many_messages_lets_others_write_between_its_chunks(world: World) -> None:
+async def test_a_move_of_many_messages_lets_others_write_between_its_chunks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inbox, archive = await world.folder("INBOX"), await world.folder("Archive")
     uids = await world.fill("INBOX", MANY, per_thread=3)
     other = await world.add("Junk")
     junk = await world.folder("Junk")
     world.told.clear()
+    begun, inner = asyncio.Event(), transfer.move
+
+    async def noticed(*arguments: Any) -> Any:
+        begun.set()
+        return await inner(*arguments)
+
+    monkeypatch.setattr(transfer, "move", noticed)
     moving = asyncio.ensure_future(world.boxes.move(world.ref, inbox, uids, archive))
-    while not world.told:  # noqa: ASYNC110 - what is waited for tells nobody
-        await asyncio.sleep(0)
+    # The first chunk has the mailbox: who comes now is the next to have it.
+    await begun.wait()
     await world.boxes.set_flags(world.ref, junk, [other.uid], FlagMode.ADD, ["$seen"])
     assert not moving.done()
     await moving

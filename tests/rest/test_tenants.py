@@ -454,7 +454,7 @@ async def test_a_long_answer_is_read_again(office: Office) -> None:
             "match": {"subject_contains": [f"{n:02d}" + "a" * 190 for n in range(20)]},
             "set": {"skip_model": True},
         }
-        for at in range(50)
+        for at in range(25)
     ]
     body = {"slug": "long", "name": "Long", "mode": "live", "policy": {"triage": {"rules": rules}}}
     made = await office.call("POST", "/v1/tenants", office.world.platform, body, once="long")
