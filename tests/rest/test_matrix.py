@@ -37,9 +37,8 @@ TABLE: Final = create_http(MagicMock(about=About("0", "unknown", Environment.LOC
 RULES: Final = {rule.operation: rule for rule in TABLE.rules}
 UNNAMED: Final = {rule.operation for rule in TABLE.rules if not names(rule, openapi.document(TABLE))}
 """Operations that are pointed at nothing: lists, and what makes something new."""
-HAS_PARTNERS: Final = {"createPartner", "createKey"} <= RULES.keys()
 EVERYWHERE: Final = frozenset({Who.PLATFORM, Who.OPERATOR})
-CALLERS: Final = [who for who in Who if who is not Who.OTHER_PARTNER or HAS_PARTNERS]
+CALLERS: Final = list(Who)
 KEYLESS: Final = frozenset({"unauthenticated", "key_expired", "key_revoked", "permission_denied", "scope_denied"})
 SEEN_AND_USED: Final = frozenset({"sessions", "devices", "api_keys"})
 """Tables where being asked something is noted; of these only the number of rows is looked at."""
@@ -110,8 +109,7 @@ async def site(
     ):
         street = Street(lobby)
         made = Site(street, await street.house(), await street.house())
-        if HAS_PARTNERS:
-            made.partner = await _partner(street)
+        made.partner = await _partner(street)
         yield made
 
 
@@ -249,7 +247,6 @@ async def test_the_table_is_that_of_the_deployment(site: Site) -> None:
     assert {rule.operation: rule for rule in site.street.lobby.app.table.rules} == RULES
 
 
-@pytest.mark.skipif(not HAS_PARTNERS, reason="no route makes partners and their keys yet")
 async def test_other_partners_are_among_the_callers(site: Site) -> None:
     assert Who.OTHER_PARTNER in CALLERS
     headers = await site.headers(Who.OTHER_PARTNER, RULES["getMe"])

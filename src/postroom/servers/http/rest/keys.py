@@ -18,13 +18,11 @@ from postroom.db import Connection
 from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
-from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.once import IdempotencyKey
-from postroom.servers.http.rest.once_anywhere import Record, once
+from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey, Place, Record, once
 from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
@@ -75,13 +73,13 @@ class _Routes:
             expires_at=body.expires_at,
         )
 
-        async def work(record: Record) -> Json:
+        async def work(record: Record) -> tuple[int, Json]:
             async def then(conn: Connection, made: ApiKey, secret: str) -> None:
-                await record(conn, created(made, secret), made.tenant_id, made.identity_id)
+                await record(conn, created(made, secret), tenant_id=made.tenant_id, identity_id=made.identity_id)
 
-            return created(*await self._services.keys.mint(call.principal, asked, by=_actor(call), then=then))
+            return 201, created(*await self._services.keys.mint(call.principal, asked, by=_actor(call), then=then))
 
-        return await once(call, idempotency_key, 201, work, body=_parsed(call), tenant=body.tenant_id)
+        return await once(call, idempotency_key, work, status=201, place=_place(call, body.tenant_id))
 
     async def list(self, query: Annotated[ListKeys, Query()], call: CurrentCall) -> Response:
         position = call.position(query.cursor)
@@ -107,25 +105,27 @@ class _Routes:
         body: Annotated[RotateRequest, Body()] = _DAY,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        async def work(record: Record) -> Json:
+        async def work(record: Record) -> tuple[int, Json]:
             async def then(conn: Connection, key: ApiKey, secret: str) -> None:
-                await record(conn, created(key, secret), key.tenant_id, key.identity_id)
+                await record(conn, created(key, secret), tenant_id=key.tenant_id, identity_id=key.identity_id)
 
             rotated = await self._services.keys.rotate(
                 call.principal, key_id, body.overlap_hours, by=_actor(call), then=then
             )
-            return created(*rotated)
+            return 200, created(*rotated)
 
-        return await once(call, idempotency_key, 200, work, body=_parsed(call), tenant=None)
+        return await once(call, idempotency_key, work, status=200, place=_place(call))
 
 
 def _actor(call: Call) -> Actor:
     return actor_of(call.principal, exchange_of(call.request.scope).request_id)
 
 
-def _parsed(call: Call) -> Any:
-    assert isinstance(call.request, JsonRequest)
-    return call.request.parsed
+def _place(call: Call, tenant: str | None = None) -> Place:
+    """The tenant that the request names, or else whatever the caller is of."""
+    principal = call.principal
+    scope = tenant or principal.tenant_public_id or principal.partner_public_id or DEPLOYMENT
+    return Place(scope, principal.tenant_id, principal.identity_id)
 
 
 def key_object(key: ApiKey) -> Json:

@@ -20,8 +20,7 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.rest import tenant_schemas as schemas
-from postroom.servers.http.rest.creating import Record, created
-from postroom.servers.http.rest.once import IdempotencyKey
+from postroom.servers.http.rest.once import IdempotencyKey, Place, Record, once
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
@@ -43,16 +42,13 @@ class _Routes:
         new = NewPartner(body.name, BillingMode(body.default_billing_mode), body.max_tenants, body.ramp_exempt)
         by = actor_of(call.principal, exchange_of(call.request.scope).request_id)
 
-        async def make(record: Record) -> Json:
+        async def work(record: Record) -> tuple[int, Json]:
             async def then(conn: Connection, made: Partner) -> None:
                 await record(conn, partner(made))
 
-            return partner(await self._partners.create(new, by=by, then=then))
+            return 201, partner(await self._partners.create(new, by=by, then=then))
 
-        async def again(public_id: str) -> Json:
-            return partner(await self._partners.get(public_id))
-
-        return await created(call, idempotency_key, make, read_again=again)
+        return await once(call, idempotency_key, work, status=201, place=Place.of_caller(call))
 
     async def list(self, query: Annotated[ListPartners, Query()], call: CurrentCall) -> Response:
         after = call.position(query.cursor, status=query.status)

@@ -26,7 +26,7 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.once import IdempotencyKey
+from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
@@ -35,7 +35,6 @@ MISSING: Final = "message_not_found"
 REFUSED: Final = "not_cancelable"
 """Codes for a delivery that is not there, and for one whose state does not allow the action: the table has none of
 their own. Words and `details` say what is meant."""
-DEPLOYMENT: Final = "deployment"
 """Scope of the keys of requests that name no tenant (rest-api §2.5)."""
 
 _ID: Final = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)

@@ -19,8 +19,7 @@ from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.rest import schemas
-from postroom.servers.http.rest.once import IdempotencyKey
-from postroom.servers.http.rest.queue import DEPLOYMENT
+from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule

@@ -33,8 +33,7 @@ from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.rest import tenant_schemas as schemas
-from postroom.servers.http.rest.creating import Record, created
-from postroom.servers.http.rest.once import IdempotencyKey
+from postroom.servers.http.rest.once import IdempotencyKey, Place, Record, once
 from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
@@ -51,6 +50,10 @@ class ListTenants(fields.Query):
     cursor: fields.Cursor | None = None
 
 
+def _reference(shape: Json) -> Json:
+    return {"id": shape["id"]}
+
+
 class _Routes:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
@@ -63,13 +66,14 @@ class _Routes:
     async def create(
         self, body: schemas.TenantCreateRequest, call: CurrentCall, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        async def make(record: Record) -> Json:
-            return await self._make(body, call, record)
+        async def work(record: Record) -> tuple[int, Json]:
+            return 201, await self._make(body, call, record)
 
-        async def again(public_id: str) -> Json:
-            return tenant(await self._tenants.get(public_id), self._stance)
+        async def again(reference: Json) -> Json:
+            return tenant(await self._tenants.get(reference["id"]), self._stance)
 
-        return await created(call, idempotency_key, make, read_again=again)
+        place = Place.of_caller(call)
+        return await once(call, idempotency_key, work, status=201, place=place, reference=_reference, read_again=again)
 
     async def _make(self, body: schemas.TenantCreateRequest, call: Call, record: Record) -> Json:
         billing = None
