@@ -15,10 +15,10 @@ from postroom.accounts.policy import (
     MEMBERS,
     Disclosure,
     LargeAttachments,
+    StoredPolicy,
     TenantPolicy,
     changed,
     document,
-    read_policy,
 )
 from postroom.base.errors import PostroomError
 
@@ -92,7 +92,7 @@ def test_all_members_are_tried() -> None:
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
-    assert read_policy({}) == DEFAULT_POLICY == TenantPolicy()
+    assert StoredPolicy({}).under() == DEFAULT_POLICY == TenantPolicy()
     shown = document(DEFAULT_POLICY)
     properties = CONTRACT["schemas"]["TenantPolicy"]["properties"]
     assert shown.keys() == properties.keys()
@@ -112,7 +112,7 @@ def test_the_classes_are_those_of_the_contract() -> None:
 @given(st.fixed_dictionaries({}, optional=VALUES))
 def test_what_is_set_holds_and_none_is_the_default_again(changes: dict[str, Any]) -> None:
     stored = changed({}, changes)
-    shown = document(read_policy(stored))
+    shown = document(StoredPolicy(stored).under())
     for path in MEMBERS:
         assert at(shown, path) == changes.get(path, at(document(DEFAULT_POLICY), path))
     assert changed(stored, {}) == stored
@@ -126,9 +126,9 @@ def test_what_is_set_holds_and_none_is_the_default_again(changes: dict[str, Any]
 )
 def test_what_cannot_be_read_counts_as_not_set(stored: dict[str, Any]) -> None:
     """A newer release, or a hand, may have written it. Another member can be set all the same, and nothing is lost."""
-    read_policy(stored)
+    StoredPolicy(stored).under()
     after = changed(stored, {"link_ttl_hours": 5})
-    assert read_policy(after).link_ttl_hours == 5
+    assert StoredPolicy(after).under().link_ttl_hours == 5
     assert {key: value for key, value in after.items() if key != "link_ttl_hours"} == stored
 
 
@@ -191,7 +191,7 @@ def test_what_is_refused(path: str, value: object) -> None:
 
 
 def test_words_are_read_as_such() -> None:
-    found = read_policy({"large_attachments": "link", "ai_disclosure": {"mode": "header"}})
+    found = StoredPolicy({"large_attachments": "link", "ai_disclosure": {"mode": "header"}}).under()
     assert (found.large_attachments, found.disclosure) == (LargeAttachments.LINK, Disclosure.HEADER)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from postroom.accounts import GrantRole, NewPerson, NewTenant, Person, Tenant, Tenants
 from postroom.accounts.service.standing import Standing
+from postroom.base.errors import PostroomError
 from postroom.directory import Identity, IdentityKind, NewIdentity
 from postroom.mailbox.models import MailboxRef
 
@@ -40,7 +41,7 @@ class Street:
         """As an administrator does it; whoever is connected has learnt of it then."""
         identity, who = self.boxes[box], self.people[person].public_id
         if role is None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(PostroomError):  # there may be none
                 await self.office.people.ungrant(identity.tenant_id, identity.public_id, who)
         else:
             await self.office.people.grant(

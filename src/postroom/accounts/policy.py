@@ -261,11 +261,6 @@ class StoredPolicy:
             return None
 
 
-def read_policy(stored: Stored, defaults: TenantPolicy = DEFAULT_POLICY) -> TenantPolicy:
-    """What holds of a document under which nothing stands but the defaults."""
-    return StoredPolicy(stored).under(defaults)
-
-
 def document(policy: TenantPolicy) -> dict[str, Any]:
     """The whole policy as the document that the interfaces show."""
     shown: dict[str, Any] = {}
