@@ -8,7 +8,7 @@ ROUNDS ?= 5
 SECONDS ?= 60
 WORKERS ?= auto
 
-.PHONY: install demo test check format bench torture fuzz peers clean
+.PHONY: install demo test explore check format bench torture fuzz peers clean
 
 install: $(STAMP)
 
@@ -29,6 +29,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+explore: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
