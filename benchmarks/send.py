@@ -33,6 +33,7 @@ from benchmarks.mailbox import CLOCK, Box, make_boxes
 from benchmarks.messages import Load
 from benchmarks.send_peer import PostfixOut, available
 from postroom.base.ids import IdGenerator
+from postroom.base.settings_tree import QueueSettings
 from postroom.blobs import MaildirStore
 from postroom.db import ConnectionTarget, Database, LocalPostgres, Migrator
 from postroom.db.statistics import analyze_grown
@@ -42,9 +43,11 @@ from postroom.net.mx import Family, RoutePolicy
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.breakers import Breakers
 from postroom.outbound.dispatch import Dispatcher
+from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import NewRecipient, Operation, Outgoing, RecipientField, RouteKind, SendKind
 from postroom.outbound.outcomes import Outcomes
 from postroom.outbound.transports.direct import Direct, DirectConfig
+from postroom.outbound.unsent import DIRECTORY, Unsent, running_since
 from postroom.supervisor import settle_memory
 
 DESTINATIONS: Final = (1, 10, 100)
@@ -209,7 +212,13 @@ class Ours:
     """Acceptance and a dispatcher on a PostgreSQL with the settings of an installation."""
 
     def __init__(
-        self, database: Database, blobs: MaildirStore, ids: IdGenerator, boxes: Sequence[Box], port: int
+        self,
+        database: Database,
+        blobs: MaildirStore,
+        ids: IdGenerator,
+        boxes: Sequence[Box],
+        port: int,
+        marks: Path,
     ) -> None:
         self._database = database
         self._boxes = boxes
@@ -236,7 +245,14 @@ class Ours:
 
         def make() -> Dispatcher:
             transports = {RouteKind.DIRECT: direct}
-            return Dispatcher(database, blobs, CLOCK, outcomes, transports, sign=unsigned, offload=here)
+            boot = running_since()
+            return Dispatcher(
+                *(database, blobs, CLOCK, outcomes, transports),
+                sign=unsigned,
+                offload=here,
+                limits=DispatchLimits(begin_ahead=0 if boot is None else QueueSettings().begin_ahead),
+                unsent=None if boot is None else Unsent.open(marks, ids.ulid(), boot),
+            )
 
         self._make = make
 
@@ -301,7 +317,7 @@ async def _ours(directory: Path, port: int) -> AsyncIterator[tuple[Ours, list[ps
             boxes = await make_boxes(database, ids, SENDERS)
             assert server.pid is not None
             keep_niceness(tree(server.pid))
-            ours = Ours(database, blobs, ids, boxes, port)
+            ours = Ours(database, blobs, ids, boxes, port, directory / DIRECTORY)
             load = Load()
             settle_memory()  # as a server does
             await ours.fill(load, 10**6, QUICK.warm_up, 5)

@@ -16,6 +16,7 @@ from typing import Final
 from postroom import __version__
 from postroom.accounts.models import Mode
 from postroom.app import Core
+from postroom.base import log as base_log
 from postroom.base.settings_tree import RelayTls, Settings, UnknownOutcome
 from postroom.directory.locals import LocalDomains
 from postroom.inbound.parsing import Parser
@@ -56,8 +57,11 @@ from postroom.outbound.transports.local import Local
 from postroom.outbound.transports.pool import Links
 from postroom.outbound.transports.simulator import Simulator
 from postroom.outbound.transports.smarthost import Smarthost, SmarthostConfig
+from postroom.outbound.unsent import DIRECTORY, Unsent, running_since
 from postroom.servers.http.rest import shapes
 from postroom.smtp.schedule import Route
+
+log = base_log.get("outbound")
 
 OUTBOUND_CHANNEL: Final = "postroom_outbound"
 LOCAL_RESOLVER: Final = "127.0.0.1"
@@ -244,6 +248,17 @@ def forwarding_of(core: Core, parser: Parser, is_local: IsLocal, outlet: Callabl
     )
 
 
+def _open_unsent(core: Core) -> Unsent | None:
+    """None where marks cannot be kept: nothing is begun ahead of its turn then."""
+    boot = running_since()
+    try:
+        if boot is not None:
+            return Unsent.open(core.settings.server.data_dir / DIRECTORY, core.ids.ulid(), boot)
+    except OSError as error:
+        log.warning("unsent_not_kept", error=type(error).__name__)
+    return None
+
+
 def tell_workers(core: Core) -> None:
     """Something is due: the workers of all processes need not wait until they look next."""
     core.notifier.hint(OUTBOUND_CHANNEL, "due")
@@ -376,6 +391,7 @@ class MailOut:
             route=self.routes.route,
             offload=self._inside.parser.run,
         )
+        unsent = _open_unsent(core) if settings.queue.begin_ahead else None
         return Dispatcher(
             core.database,
             core.blobs,
@@ -391,8 +407,9 @@ class MailOut:
             limits=DispatchLimits(
                 per_destination=settings.queue.max_connections_per_host,
                 poll=settings.queue.poll_interval_secs,
-                begin_ahead=settings.queue.begin_ahead,
+                begin_ahead=0 if unsent is None else settings.queue.begin_ahead,
             ),
+            unsent=unsent,
         )
 
     def _transports(self) -> dict[RouteKind, Transport]:

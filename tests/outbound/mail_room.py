@@ -43,6 +43,7 @@ from postroom.outbound.transports.direct import Direct, DirectConfig
 from postroom.outbound.transports.link import Timeouts
 from postroom.outbound.transports.pool import Links
 from postroom.outbound.transports.simulator import Simulator
+from postroom.outbound.unsent import Unsent
 from tests.mailbox.letters import Box, make_boxes
 from tests.outbound.fake_mx import Net
 
@@ -144,7 +145,7 @@ class MailRoom:
         }
         return cls(db, clock, ids, blobs, net, box, transports, outcomes, acceptance, breakers, changed, noticed)
 
-    def dispatcher(self, limits: DispatchLimits | None = None) -> Dispatcher:
+    def dispatcher(self, limits: DispatchLimits | None = None, unsent: Unsent | None = None) -> Dispatcher:
         return Dispatcher(
             self.db,
             self.blobs,
@@ -155,6 +156,7 @@ class MailRoom:
             offload=in_process,
             return_path=self.return_path,
             limits=limits,
+            unsent=unsent,
         )
 
     async def accept(

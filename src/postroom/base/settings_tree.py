@@ -217,9 +217,10 @@ class QueueSettings(_Section):
     """How long connecting to one host may take."""
     max_connections_per_host: Annotated[int, Field(ge=1, le=1000)] = 4
     """Connections to one host at a time, of each process."""
-    begin_ahead: Annotated[int, Field(ge=0, le=4)] = 0
-    """So many messages for each connection to a host that answers quickly are recorded as begun before their turn. Mail
-    to one host leaves faster; who is killed leaves those as `uncertain` though they had not left."""
+    begin_ahead: Annotated[int, Field(ge=0, le=4)] = 1
+    """So many messages for each connection to a host that answers quickly are recorded as begun before their turn, so
+    that mail to one host leaves faster. Where the machine itself stops, those are `uncertain` though they had not left;
+    a process that is killed leaves word that they had not."""
     allow_private_targets: bool = False
     """Whether mail may go to hosts with private addresses, and to this one: for tests."""
     relay_host: Annotated[str, AfterValidator(check.dns_name_or_nothing)] = ""

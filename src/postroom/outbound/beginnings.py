@@ -1,8 +1,8 @@
 """That messages go out is recorded before they do (mail-server C3). To a destination that answers quickly, the wait for
 the disk would be longer than that for the peer: there it is recorded of the next few messages in the same transaction.
 
-Whoever is killed then leaves a few messages as uncertain that it had not begun to send. So it is done only while
-messages go out one after the other, and taken back when they do not.
+Whoever is killed leaves marks of those that it had not begun to send (`unsent`). Where the machine itself stops, they
+are uncertain. So it is done only while messages go out one after the other, and taken back when they do not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from uuid import UUID
 
 from postroom.outbound.claiming import Group
 from postroom.outbound.outcomes import Outcomes
+from postroom.outbound.unsent import Unsent
 
 
 class Beginnings:
-    """Which of the groups in hand are recorded as begun, and not sent yet."""
+    """Which of the groups in hand are recorded as begun, and not sent yet. Without `marks`, whoever is killed leaves
+    all of them as uncertain.
+    """
 
-    def __init__(self, outcomes: Outcomes) -> None:
+    def __init__(self, outcomes: Outcomes, marks: Unsent | None = None) -> None:
         self._outcomes = outcomes
+        self._marks = marks
         self._ahead: dict[UUID, asyncio.Future[bool]] = {}
 
     def __contains__(self, group: Group) -> bool:
@@ -32,6 +36,8 @@ class Beginnings:
 
     def ahead(self, group: Group) -> None:
         """Have it recorded that the group's message goes out, to all of its recipients, soon."""
+        if self._marks is not None and not self._marks.mark(group):
+            return
         self._ahead[group.token] = early = self._outcomes.begin(group)
         early.add_done_callback(_heard)
 
@@ -39,10 +45,12 @@ class Beginnings:
         """As `Outcomes.start`. True at once for what was recorded before."""
         early = self._ahead.get(group.token)
         if early is None:
-            return await self._outcomes.start(group, ids)
-        await self._outcomes.writable()
-        may = await early
-        self._ahead.pop(group.token, None)
+            may = await self._outcomes.start(group, ids)
+        else:
+            await self._outcomes.writable()
+            may = await early
+            self._ahead.pop(group.token, None)
+        self._unmark(group)
         return may
 
     def revoke(self, groups: Iterable[Group]) -> None:
@@ -50,12 +58,23 @@ class Beginnings:
         for group in groups:
             early = self._ahead.get(group.token)
             if early is not None and early.done():
+                # The mark stays: it is true until the message goes out.
                 del self._ahead[group.token]
                 self._outcomes.revoke(group)
 
     def forget(self, group: Group) -> None:
         """The group is out of hand."""
         self._ahead.pop(group.token, None)
+        self._unmark(group)
+
+    def leave(self, group: Group) -> None:
+        """This process ends, and the group could not be given back: if it is marked, it stays so."""
+        if self._marks is not None:
+            self._marks.leave(group.token)
+
+    def _unmark(self, group: Group) -> None:
+        if self._marks is not None:
+            self._marks.clear(group.token)
 
 
 def _heard(early: asyncio.Future[bool]) -> None:

@@ -265,6 +265,15 @@ class Room:
     other: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A delivery under a claim that was begun and not sent."""
+
+    token: UUID
+    tenant_id: int
+    delivery_id: int
+
+
 class Claims(tuple[Group, ...]):
     """Groups that were taken. `is_cut`: not all rows were looked at that were due where there was room."""
 
@@ -352,6 +361,13 @@ async def put_back(
     certainly not sent. What is being begun meanwhile finds no claim any more."""
     tokens, tenants, keys = _held(groups)
     await conn.execute(_PUT_BACK, tokens, tenants, keys, at, [token in unsent for token in tokens])
+
+
+async def put_back_marked(conn: Connection, marks: Sequence[Mark], *, at: datetime) -> None:
+    """`put_back` of what a worker that is gone had begun, and not sent."""
+    rows = sorted(((one.token, one.tenant_id, one.delivery_id) for one in marks), key=lambda row: row[2])
+    tokens, tenants, keys = ([row[n] for row in rows] for n in range(3))
+    await conn.execute(_PUT_BACK, tokens, tenants, keys, at, [True] * len(rows))
 
 
 async def next_due(conn: Connection, *, now: datetime) -> datetime | None:

@@ -36,6 +36,7 @@ from postroom.outbound.return_paths import own_sender
 from postroom.outbound.rules import Decided
 from postroom.outbound.settling import PROVIDERS
 from postroom.outbound.transports.base import Attempt, NoRoom, Offload, Transport, paused, unknown
+from postroom.outbound.unsent import Unsent
 from postroom.smtp.outcome import Outcome, Reason
 
 log = base_log.get("outbound")
@@ -56,7 +57,8 @@ ReturnPath = Callable[[Group], Awaitable[str]]
 class Dispatcher:
     """One per worker process; any number of processes may run one. `run` it as a task, `wake` it when something was
     accepted, `drain` it before the process ends. `marketing_direct` (`outbound.marketing_direct`): marketing may leave
-    from this server's address. `fall_back` sees to it that a message leaves from the platform address.
+    from this server's address. `fall_back` sees to it that a message leaves from the platform address. `unsent` keeps
+    marks of what was begun ahead of its turn; `drain` closes it.
     """
 
     def __init__(
@@ -74,11 +76,13 @@ class Dispatcher:
         falls_back: bool = True,
         fall_back: FallBack = no_fallback,
         limits: DispatchLimits | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._ahead = ReadAhead(blobs)
-        self._beginnings = Beginnings(outcomes)
+        self._unsent = unsent
+        self._beginnings = Beginnings(outcomes, unsent)
         self._clock = clock
         self._outcomes = outcomes
         self._transports = dict(transports)
@@ -115,11 +119,15 @@ class Dispatcher:
     async def run(self) -> None:
         """Until drained, or cancelled. Raises what is no passing trouble of the database."""
         heart = asyncio.gather(self._extend_always(), self._revoke_always())
+        is_first = True
         try:
             while not self._stopping:
                 self._wake.clear()
                 self._raise_fault()
                 try:
+                    if is_first:
+                        await self._give_back_left_behind()
+                        is_first = False
                     if await self._claim() and self._may_find_more():
                         continue
                     pause = await self._until_due()
@@ -165,6 +173,8 @@ class Dispatcher:
         await self._stop_tasks()
         await self._give_back(list(self._held.values()), self._clock.now())
         await self._outcomes.idle()
+        if self._unsent is not None:
+            self._unsent.close()
         for transport in self._transports.values():
             await transport.close()
 
@@ -217,8 +227,21 @@ class Dispatcher:
             if not db_errors.is_transient(error):
                 raise
             log.warning("claims_not_given_back", count=len(groups), error=type(error).__name__)
+            if self._stopping:
+                for group in groups:
+                    self._beginnings.leave(group)
         for group in groups:
             self._let_go(group)
+
+    async def _give_back_left_behind(self) -> None:
+        """What workers that were killed had begun, and certainly not sent, is due again."""
+        if self._unsent is None:
+            return
+        with self._unsent.left_behind() as marks:
+            if marks:
+                async with self._database.acquire() as conn:
+                    await claiming.put_back_marked(conn, marks, at=self._clock.now())
+                log.info("unsent_given_back", count=len(marks))
 
     def _let_go(self, group: Group) -> None:
         self._held.pop(group.token, None)
