@@ -7,10 +7,10 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from unittest.mock import MagicMock
 
 from pydantic import BaseModel
@@ -27,11 +27,22 @@ from postroom.imap.wire import ReaderLimits
 from postroom.mailbox.annotations import MAX_BYTES, MAX_ENTRIES, MAX_VALUE
 from postroom.mailbox.rules import MAX_FOLDERS
 from postroom.servers.http.app import create_http
+from postroom.servers.http.openapi import document
 from postroom.servers.http.services import About, HttpServices
 from postroom.servers.imap.capabilities import SAID_OF
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference"
+_METHODS: Final = ("get", "post", "put", "patch", "delete")
 NOTE = "<!-- Made by scripts/reference.py; edit the code, then run it again. -->\n"
+
+
+_EVERYWHERE: Final = {
+    *("unauthenticated", "key_expired", "key_revoked", "invalid_request", "rate_limited", "internal_error"),
+    *("unavailable", "payload_too_large", "tenant_suspended", "partner_suspended", "permission_denied"),
+    *("scope_denied", "cursor_expired", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress"),
+}
+"""Codes that are not repeated at each operation."""
+Document = Mapping[str, Any]
 
 
 def settings_page() -> Iterator[str]:
@@ -95,19 +106,161 @@ def errors_page() -> Iterator[str]:
         yield f"| {spec.status} | `{spec.code}` | {'yes' if spec.retryable else 'no'} | {spec.fix} |"
 
 
-def rest_page() -> Iterator[str]:
-    """The routes that exist."""
-    yield "# REST routes\n"
+def api_page() -> Iterator[str]:
+    """The routes that exist, what each takes and answers."""
+    yield "# REST interface\n"
     yield NOTE
-    yield "The whole description is served at `/openapi.json`.\n"
-    yield "| method | path | operation | permissions |"
-    yield "| --- | --- | --- | --- |"
-    # The rules are the application's own; no route runs here.
+    # The rules and the description are the application's own; no route runs here.
     services = MagicMock(about=About(__version__, "unknown", Environment.LOCAL))
-    rules = create_http(cast(HttpServices, services)).table.rules
-    for rule in rules:
-        permissions = ", ".join(sorted(f"`{permission.value}`" for permission in rule.permissions))
-        yield f"| {rule.method} | `{rule.path}` | `{rule.operation}` | {permissions or 'none'} |"
+    table = create_http(cast(HttpServices, services)).table
+    asked = {rule.operation: sorted(one.value for one in rule.permissions) for rule in table.rules}
+    yield from _api(document(table), asked)
+
+
+def _api(described: Document, permissions: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """`permissions` are those an operation asks a key for, by the operation's name."""
+    operations = [
+        (path, method, item[method])
+        for path, item in described["paths"].items()
+        for method in _METHODS
+        if method in item
+    ]
+    yield f"{len(operations)} operations. The whole description is served at `/openapi.json`, and shown at `/docs`.\n"
+    yield (
+        "Any operation may answer with one of these codes as well: "
+        + ", ".join(f"`{code}`" for code in sorted(_EVERYWHERE))
+        + " ([what each means](errors.md)). `*` stands behind what must be given.\n"
+    )
+    yield from _index(operations)
+    tag = None
+    for path, method, operation in operations:
+        name = (operation.get("tags") or ["Other"])[0]
+        if name != tag:
+            yield f"## {name}\n"
+            tag = name
+        yield from _operation(path, method, operation, permissions.get(operation["operationId"], ()))
+    yield "## Objects\n"
+    for name, schema in sorted(described["components"]["schemas"].items()):
+        yield from _object(name, schema)
+
+
+def _index(operations: Sequence[tuple[str, str, Document]]) -> Iterator[str]:
+    yield "| method | path | operation |"
+    yield "| --- | --- | --- |"
+    for path, method, operation in operations:
+        name = operation["operationId"]
+        yield f"| {method.upper()} | `{path}` | [{name}](#{name.lower()}) |"
+    yield ""
+
+
+def _operation(path: str, method: str, operation: Document, permissions: Sequence[str]) -> Iterator[str]:
+    yield f"### {operation['operationId']}\n"
+    yield f"`{method.upper()} {path}`: {_one_line(operation.get('summary', ''))}.\n"
+    if said := _one_line(operation.get("description", "")):
+        yield f"{said}\n"
+    if permissions:
+        yield f"- Permission: {', '.join(f'`{one}`' for one in permissions)}"
+    if levels := operation.get("x-key-levels"):
+        yield f"- Keys: {', '.join(levels)}"
+    if (idempotency := operation.get("x-idempotency", "none")) != "none":
+        yield f"- `Idempotency-Key`: {idempotency}"
+    asked = [one for one in operation.get("parameters", ()) if one["in"] == "query"]
+    if asked:
+        yield "- Query: " + " · ".join(_parameter(one["name"], one["schema"], needed=one["required"]) for one in asked)
+    body = operation.get("requestBody")
+    if body is not None:
+        yield "- Body: " + " or ".join(_content_of(kind, one) for kind, one in body["content"].items())
+    yield "- Answers: " + "; ".join(_answers(operation["responses"]))
+    codes = _codes(operation["responses"])
+    if codes:
+        yield "- Its own errors: " + ", ".join(codes)
+    yield ""
+
+
+def _answers(responses: Mapping[str, Document]) -> Iterator[str]:
+    for status, response in responses.items():
+        if status.startswith("2"):
+            content = response.get("content", {})
+            kinds = " or ".join(_content_of(kind, one) for kind, one in content.items())
+            yield f"{status} {kinds}".rstrip()
+
+
+def _codes(responses: Mapping[str, Document]) -> list[str]:
+    return [
+        f"{status} `{code}`"
+        for status, response in sorted(responses.items())
+        for code in response.get("x-error-codes", ())
+        if code not in _EVERYWHERE
+    ]
+
+
+def _content_of(kind: str, content: Document) -> str:
+    schema = content.get("schema", {})
+    if kind == "application/json" and schema:
+        return _type(schema)
+    return f"`{kind}`"
+
+
+def _object(name: str, schema: Document) -> Iterator[str]:
+    yield f"### {name}\n"
+    if said := _one_line(schema.get("description", "")):
+        yield f"{said}\n"
+    needed = set(schema.get("required", ()))
+    fields = schema.get("properties", {})
+    if not fields:
+        yield f"{_type({**schema, 'description': ''})}\n"
+        return
+    yield "| field | type | |"
+    yield "| --- | --- | --- |"
+    for field, one in fields.items():
+        star = "*" if field in needed else ""
+        yield f"| `{field}`{star} | {_type(one)} | {_one_line(one.get('description', ''))} |"
+    yield ""
+
+
+def _parameter(name: str, schema: Document, *, needed: bool) -> str:
+    default = schema.get("default")
+    known = f" (default `{default}`)" if default is not None else ""
+    return f"`{name}`{'*' if needed else ''} {_type(schema)}{known}"
+
+
+def _type(schema: Document) -> str:
+    """In a few words: `string (≤ 100)`, `IdentityStatus or null`, `list of Address`."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{str(name).lower()})"
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return " or ".join(dict.fromkeys(_type(one) for one in schema[key]))
+    if "enum" in schema:
+        return " ".join(f"`{one}`" for one in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    kind = schema.get("type", "anything")
+    if kind == "array":
+        return f"list of {_type(schema.get('items', {}))}{_between(schema, 'minItems', 'maxItems')}"
+    if kind == "object":
+        of = schema.get("additionalProperties")
+        return f"object of {_type(of)}" if isinstance(of, dict) and of else "object"
+    if kind in ("integer", "number"):
+        return str(kind) + _between(schema, "minimum", "maximum")
+    if kind == "string":
+        return f"{schema.get('format', 'string')}{_between(schema, 'minLength', 'maxLength')}"
+    return str(kind)
+
+
+def _between(schema: Document, least: str, most: str) -> str:
+    low, high = schema.get(least), schema.get(most)
+    if low is not None and high is not None:
+        return f" ({low} to {high})"
+    if high is not None:
+        return f" (≤ {high})"
+    return f" (≥ {low})" if low else ""
+
+
+def _one_line(text: str) -> str:
+    text = text.replace("|", "\\|")
+    return " ".join(text.split()).rstrip(".") if "\n" not in text.strip() else " ".join(text.split())
 
 
 def mail_page() -> Iterator[str]:
@@ -143,8 +296,8 @@ def imap_page() -> Iterator[str]:
     yield "## Extensions\n"
     yield "| capability | described in | of ours |"
     yield "| --- | --- | --- |"
-    for name, (document, remark) in SAID_OF.items():
-        yield f"| `{name}` | {document} | {remark} |"
+    for name, (described, remark) in SAID_OF.items():
+        yield f"| `{name}` | {described} | {remark} |"
     yield "\n## Limits\n"
     yield "| of | limit | beyond it |"
     yield "| --- | --- | --- |"
@@ -199,7 +352,7 @@ def _arguments(function: Any) -> str:
 PAGES = {
     "settings.md": settings_page,
     "errors.md": errors_page,
-    "rest.md": rest_page,
+    "api.md": api_page,
     "mail.md": mail_page,
     "imap.md": imap_page,
 }
