@@ -290,3 +290,13 @@ def _route_or_reason(
         return settle(made, lookups, policy, fixed), None
     except RouteError as error:
         return None, error
+
+
+@pytest.mark.covers("security-privacy:A9", "RFC 5321 §5.1")
+@pytest.mark.parametrize("inside", ["::ffff:1.1.1.1", "64:ff9b::1.1.1.1", "2002:101:101::1"])
+def test_an_address_of_ours_inside_another_is_ours(inside: str) -> None:
+    with pytest.raises(LoopsToSelf):
+        literal(f"[IPv6:{inside}]", OWN)
+    planned = plan("a.example", [MxRecord(10, "mx.a.example")], OWN, fixed)
+    with pytest.raises(LoopsToSelf):
+        settle(planned, {"mx.a.example": Lookup((ip_address(inside),))}, OWN, fixed)

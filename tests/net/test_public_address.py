@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.net.public_address import is_public
+from postroom.net.public_address import is_one_of, is_public
 
 REFUSED = """
     0/8 10/8 100.64/10 127/8 169.254/16 172.16/12 192.0.0/24 192.0.2/24 192.88.99/24 192.168/16 198.18/15 198.51.100/24
@@ -69,3 +69,39 @@ def test_nothing_passes_that_python_calls_not_global(address: IPv4Address | IPv6
     if not inside and (not address.is_global or address.is_multicast or (address.is_reserved and address.version == 4)):
         # NAT64 of a network's own is judged by the address inside; Python calls all of it private.
         assert not is_public(address) or address in ip_network("64:ff9b:1::/48")
+
+
+@pytest.mark.covers("security-privacy:A9", "RFC 6052 §2.2")
+@given(st.ip_addresses(v=4), st.sampled_from([48, 56, 64]), st.integers(0, 0xFFFFFFFF))
+def test_a_network_s_own_nat64_is_read_with_every_length_of_prefix(inside: IPv4Address, length: int, end: int) -> None:
+    """Whatever the end of the address says: a translator with the shorter prefix does not look at it."""
+    octets = bytearray(IPv6Address("64:ff9b:1::").packed)
+    octets[12:] = end.to_bytes(4, "big")
+    places = [place for place in range(length // 8, 13) if place != 8][:4]
+    for place, octet in zip(places, inside.packed, strict=True):
+        octets[place] = octet
+    if inside.packed[0] and not is_public(inside):
+        assert not is_public(IPv6Address(bytes(octets)))
+
+
+@pytest.mark.covers("security-privacy:A9")
+@pytest.mark.parametrize(
+    "text", ["::ffff:0:7f00:1", "::ffff:0:808:808", "1::1", "200::", "400::1", "1fff::1", "4000::1", "e000::1"]
+)
+def test_what_iana_gives_to_nobody_is_refused(text: str) -> None:
+    assert not is_public(ip_address(text))
+
+
+@pytest.mark.covers("security-privacy:A9")
+@given(st.ip_addresses(v=4))
+def test_an_address_of_ours_is_found_inside_others(own: IPv4Address) -> None:
+    value = int(own)
+    for wrapped in (
+        own,
+        IPv6Address(int(IPv6Address("::ffff:0:0")) | value),
+        IPv6Address(int(IPv6Address("64:ff9b::")) | value),
+        IPv6Address(int(IPv6Address("2002::")) | value << 80 | 1),
+    ):
+        assert is_one_of(wrapped, {own})
+        assert not is_one_of(wrapped, {IPv4Address(value ^ 1)})
+    assert not is_one_of(IPv6Address(int(IPv6Address("2606:4700::")) | value), {own})

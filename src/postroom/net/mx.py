@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final, TypeAlias
 
 from postroom.net.dns_types import MAX_NAME_CHARS, Failure, IpAddress, MxRecord
-from postroom.net.public_address import is_public
+from postroom.net.public_address import is_one_of, is_public
 
 MAX_HOSTS: Final = 10
 """Hosts of a domain that are tried in one attempt. Each is a connection that a stranger's zone makes us open."""
@@ -226,7 +226,7 @@ def literal(domain: str, policy: RoutePolicy) -> Route | None:
         raise NoSuchDomain("not an address literal that is known")
     name = domain.lower()
     if not policy.allow_private:
-        if address in policy.own_addresses:
+        if is_one_of(address, policy.own_addresses):
             raise LoopsToSelf("the address is our own", skipped=[Skipped(name, Unusable.LOOP)])
         if not is_public(address):
             refused = Skipped(name, Unusable.REFUSED_ADDRESS)
@@ -321,7 +321,7 @@ def _no_host(skipped: Sequence[Skipped]) -> RouteError:
 def _is_own(found: Lookup, policy: RoutePolicy) -> bool:
     if found.names & policy.own_names:
         return True
-    return not policy.allow_private and not policy.own_addresses.isdisjoint(found.addresses)
+    return not policy.allow_private and any(is_one_of(address, policy.own_addresses) for address in found.addresses)
 
 
 def _unusable(found: Lookup, policy: RoutePolicy) -> Unusable | None:
