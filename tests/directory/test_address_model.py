@@ -80,7 +80,7 @@ class Driver:
         self.deletions = Deletions(house.db, house.ids, house.clock, HASH_KEY, close_mailbox, house.changed.append)
         # One that remembers, told as processes are; each answer is compared with one that knows nothing.
         # What asks so often for who is not there would be a dictionary attack, which is another test's.
-        self.cached = Directory(house.db, house.clock, DOMAIN, guard=DictionaryGuard(_NO_LIMIT))
+        self.cached = Directory(house.db, house.clock, DOMAIN, guard=DictionaryGuard(_NO_LIMIT), query_seconds=60)
 
     async def start(self, make_domain: Any) -> None:
         number = next(_numbers)
@@ -266,7 +266,7 @@ class Driver:
         for what in self.house.changed:
             self.cached.invalidate(what)
         self.house.changed.clear()
-        fresh = Directory(self.house.db, self.house.clock, DOMAIN, guard=DictionaryGuard(_NO_LIMIT))
+        fresh = Directory(self.house.db, self.house.clock, DOMAIN, guard=DictionaryGuard(_NO_LIMIT), query_seconds=60)
         for owner, identity in self.identities.items():
             now = await self.house.identities.get(tenant_scope(identity.tenant_id), owner)
             self.seen[owner] = now

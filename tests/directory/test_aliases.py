@@ -45,7 +45,7 @@ BOT = "bot.acme@agents.example"
 
 @pytest.fixture
 def directory(db: Database, clock: ManualClock) -> Directory:
-    return Directory(db, clock, DOMAIN, security_contact=BOT)
+    return Directory(db, clock, DOMAIN, security_contact=BOT, query_seconds=60)
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ async def test_an_alias_may_lead_to_a_role_of_the_platform(
     circular = Directory(house.db, clock, DOMAIN, security_contact="hostmaster@acme.example")
     assert await circular.resolve("hostmaster@agents.example") == rules.UNKNOWN
     await execute(house, "UPDATE tenants SET status = 'erasing'")
-    other = Directory(house.db, clock, DOMAIN, security_contact=BOT)
+    other = Directory(house.db, clock, DOMAIN, security_contact=BOT, query_seconds=60)
     assert await other.resolve("hostmaster@acme.example") == rules.UNKNOWN
 
 

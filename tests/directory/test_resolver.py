@@ -61,7 +61,7 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> Queries:
 
 @pytest.fixture
 def directory(db: Database, clock: ManualClock) -> Directory:
-    return Directory(db, clock, DOMAIN)
+    return Directory(db, clock, DOMAIN, query_seconds=60)
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ class Returning:
             judge=judge,
             bounces=bounces,
         )
-        directory = Directory(room.db, room.clock, PLATFORM, security_contact=self.box.address)
+        directory = Directory(room.db, room.clock, PLATFORM, security_contact=self.box.address, query_seconds=60)
 
         async def role_mail(address: str, mail_from: str) -> Addressee | DirectoryRefusal:
             found = await directory.resolve(address)

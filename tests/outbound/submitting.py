@@ -253,7 +253,8 @@ async def post_office(db: Database, clock: ManualClock, ids: IdGenerator, path: 
     await people.grant(tenant.id, carol.public_id, person.public_id, GrantRole.OWNER, by_operator=True)
     parser = Parser()
     made = PostOffice(
-        *(db, clock, ids, blobs, boxes, identities, people, keys, sign_in, Directory(db, clock, DOMAIN), parser),
+        *(db, clock, ids, blobs, boxes, identities, people, keys, sign_in),
+        *(Directory(db, clock, DOMAIN, query_seconds=60), parser),
         *(tenant, carol, robot, dave, person, scram),
     )
     yield made

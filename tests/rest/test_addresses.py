@@ -229,7 +229,7 @@ async def test_deletion(desk: Desk) -> None:
         assert code(response) == "identity_not_found", path
     assert code(await world.get("/v1/identities/lookup", address="support@acme.example")) == "identity_not_found"
     # Mail is unknown from now on, and the name is nobody else's.
-    directory = Directory(world.db, world.clock, DOMAIN)
+    directory = Directory(world.db, world.clock, DOMAIN, query_seconds=60)
     assert await directory.resolve("support@acme.example") == rules.UNKNOWN
     rival = await world.new_identity(world.tenant, "rival")
     taken = {"local_part": "support", "domain_id": desk.ready}
@@ -272,7 +272,7 @@ async def deliver(world: World, subject: str) -> Any:
 @pytest.mark.covers("FR-IDN-4", "edge:A13", "decisions:B10")
 async def test_mail_that_comes_while_it_is_deleted(world: World) -> None:
     """What is stored was stored before: afterwards the mailbox takes nothing, whoever was let in."""
-    directory = Directory(world.db, world.clock, DOMAIN)
+    directory = Directory(world.db, world.clock, DOMAIN, query_seconds=60)
     assert isinstance(await directory.resolve(world.box.primary.address), Recipient)
 
     async def stored() -> int:

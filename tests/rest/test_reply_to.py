@@ -54,7 +54,7 @@ class Post:
         world = sender.world
         keys = SigningKeys(world.db, MASTER, world.clock)
         reader = TokenReader(ThreadTokens(keys, world.clock), world.clock, HASH_KEY)
-        directory = Directory(world.db, world.clock, DOMAIN)
+        directory = Directory(world.db, world.clock, DOMAIN, query_seconds=60)
         receiver = Receiver(
             world.ingest,
             Parser(),
