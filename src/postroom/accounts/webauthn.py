@@ -1,7 +1,7 @@
 """The two ceremonies of WebAuthn (Level 3 §7.1, §7.2), checked by Yubico's `fido2`. Pure.
 
-Import it where it is used, not at the top of a module: its list of public suffixes takes 10 MiB, which a process
-without passkeys is spared. CBOR and COSE are the library's; what it leaves to the relying party is here: the
+Import it where it is used, not at the top of a module: the library takes 10 MiB with its list of public suffixes, which
+a process without passkeys is spared. CBOR and COSE are the library's; what it leaves to the relying party is here: the
 algorithms, the sizes of keys, the flags of backups, pages within pages of others.
 """
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.accounts.audit import Actor, Entry, record
@@ -76,10 +76,18 @@ class Passkeys:
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._db, self._ids, self._clock, self._party, self._random = db, ids, clock, party, random
+        self._made: Ceremonies | None = None
 
-    @cached_property
-    def _ceremonies(self) -> Ceremonies:
-        from postroom.accounts.webauthn import Ceremonies  # here, for its tables take 10 MiB
+    async def _ceremonies(self) -> Ceremonies:
+        """Made at the first use, off the loop: what it takes to make them is read from files for a twentieth of a
+        second.
+        """
+        if self._made is None:
+            self._made = await asyncio.to_thread(self._make)
+        return self._made
+
+    def _make(self) -> Ceremonies:
+        from postroom.accounts.webauthn import Ceremonies  # here, for the library and its tables take 10 MiB
 
         return Ceremonies(self._party, timeout_ms=round(LIFETIME.total_seconds() * 1000))
 
@@ -87,6 +95,7 @@ class Passkeys:
         """What a new passkey is made by; an earlier answer of the person is void. `epoch` is theirs when they proved
         who they are. Raises `passkey_limit_reached`.
         """
+        ceremonies = await self._ceremonies()
         challenge, until = self._random(CHALLENGE_BYTES), self._clock.now() + LIFETIME
         async with self._db.transaction() as conn:
             known = await store.credentials(conn, person.id)
@@ -95,7 +104,7 @@ class Passkeys:
             await store.ask_to_register(conn, challenge_hash(challenge), person.id, epoch, until)
         name = person.contact_email or person.display_name
         handle = user_handle(person.public_id)
-        return Options(self._ceremonies.creation_options(challenge, handle, name, person.display_name, known), until)
+        return Options(ceremonies.creation_options(challenge, handle, name, person.display_name, known), until)
 
     async def register(self, person: Person, name: str, answer: Registration, by: Actor) -> Passkey:
         """Keep what was made. The challenge is used up, whatever comes of it.
@@ -104,10 +113,11 @@ class Passkeys:
         `passkey_registered`, `passkey_limit_reached`; `invalid_credentials` when what was proved was undone meanwhile.
         """
         check_passkey_name(name)
+        ceremonies = await self._ceremonies()
         try:
-            challenge = self._ceremonies.challenge_of(answer.client_data)
+            challenge = ceremonies.challenge_of(answer.client_data)
             epoch = await self._take_to_register(person, challenge)
-            made = self._ceremonies.register(challenge, answer)
+            made = ceremonies.register(challenge, answer)
         except CeremonyError:
             raise invalid("credential", "must be an answer, by a page of ours, to options that still count") from None
         now = self._clock.now()
@@ -152,22 +162,23 @@ class Passkeys:
 
     async def ask_to_sign_in(self) -> Options:
         """For whoever has a passkey of ours. Raises `unavailable` while too many have asked and not answered."""
-        now = self._clock.now()
+        ceremonies, now = await self._ceremonies(), self._clock.now()
         async with self._db.acquire() as conn:
             for _ in range(_TRIES):
                 challenge = self._random(CHALLENGE_BYTES)
                 digest = challenge_hash(challenge)
                 slot = int.from_bytes(digest[:2], "big") % SLOTS
                 if await store.ask_to_sign_in(conn, digest, slot, now + LIFETIME, now):
-                    return Options(self._ceremonies.request_options(challenge), now + LIFETIME)
+                    return Options(ceremonies.request_options(challenge), now + LIFETIME)
         raise PostroomError("unavailable", retry_after=10)
 
     async def prove(self, answer: Assertion) -> Proved:
         """Who signs in, which counts as both steps: the authenticator is one, and verified them. The challenge is used
         up, whatever comes of it. Raises PasskeyRefusedError.
         """
+        ceremonies = await self._ceremonies()
         try:
-            challenge = self._ceremonies.challenge_of(answer.client_data)
+            challenge = ceremonies.challenge_of(answer.client_data)
         except CeremonyError:
             raise PasskeyRefusedError from None
         async with self._db.acquire() as conn:
@@ -178,7 +189,7 @@ class Passkeys:
         if answer.user_handle != user_handle(known.person_public_id):
             raise PasskeyRefusedError(known.person_public_id)
         try:
-            shown = self._ceremonies.authenticate(challenge, answer, known.credential)
+            shown = ceremonies.authenticate(challenge, answer, known.credential)
         except CeremonyError:
             raise PasskeyRefusedError(known.person_public_id) from None
         if not await self._count_on(known, shown):
