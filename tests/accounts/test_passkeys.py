@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from postroom.accounts.service import passkeys as service
 from postroom.accounts.service.passkeys import MAX_PASSKEYS, PasskeyRefusedError, Passkeys
 from postroom.accounts.service.sessions import Origin
 from postroom.accounts.store import passkeys as store
+from postroom.accounts.store import sessions as session_store
 from tests.accounts.authenticator import PARTY, Authenticator, assertion, registration
 from tests.accounts.home import HERE, Home
 from tests.accounts.test_people import code_of
@@ -77,6 +79,30 @@ async def test_sessions_and_removals_at_once(home: Home) -> None:
             house.passkeys.remove(home.person, name, HOST),
         )
         assert await house.sessions.page(home.person.id) == []
+
+
+@pytest.mark.parametrize("module", [store, session_store], ids=["looked at", "made"])
+async def test_a_removal_waits_for_whoever_signs_in(
+    home: Home, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """It comes between two statements of the transaction that opens the session, and ends that."""
+    house = home.house
+    authenticator, name = await registered(home)
+    step = "is_there" if module is store else "insert"
+    known = getattr(module, step)
+    removals: list[asyncio.Task[None]] = []
+
+    async def then_removed(*given: Any) -> Any:
+        found = await known(*given)
+        removals.append(asyncio.create_task(house.passkeys.remove(home.person, name, HOST)))
+        await asyncio.wait(removals, timeout=0.3)
+        return found
+
+    monkeypatch.setattr(module, step, then_removed)
+    token, _ = await enter(home, authenticator)
+    await asyncio.wait_for(asyncio.gather(*removals), 10)
+    assert await code_of(house.sessions.verify(token)) == "unauthenticated"
+    assert await house.passkeys.page(home.person.id) == []
 
 
 async def test_a_token_ends_with_its_passkey_alone(home: Home) -> None:

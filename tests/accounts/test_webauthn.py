@@ -212,7 +212,7 @@ def _keys() -> dict[str, Any]:
         "half a point": {name: value for name, value in es.items() if name != -3},
         "a list": es | {-2: [1, 2]},
         "small RSA": cose(key_of(RS256, 1024)),
-        "padded RSA": rs | {-1: bytes(255) + b"\x03"},
+        "padded RSA": rs | {-1: bytes(128) + cose(key_of(RS256, 1024))[-1]},
         "huge RSA": rs | {-1: b"\xff" * 900},
         "huge exponent": rs | {-2: b"\xff" * 200},
         "even exponent": rs | {-2: b"\x02"},
