@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from postroom.accounts.audit import AuditLog
+from postroom.accounts.passkeys import RelyingParty
 from postroom.accounts.passwords import Passwords
 from postroom.accounts.policy_rules import Stance, stance_of
 from postroom.accounts.scram import ScramKeys
@@ -22,6 +23,7 @@ from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.partners import Partners
+from postroom.accounts.service.passkeys import Passkeys
 from postroom.accounts.service.people import People
 from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
 from postroom.accounts.service.policies import Policies
@@ -89,6 +91,7 @@ class Core:
     two_step: TwoStep
     app_passwords: AppPasswords
     scram: ScramKeys
+    passkeys: Passkeys
     sessions: Sessions
     keys: Keys
     signing_keys: SigningKeys
@@ -219,6 +222,7 @@ async def open_core(
             ),
             app_passwords=AppPasswords(database, ids, clock, pepper, random, signed_out, scram=scram),
             scram=scram,
+            passkeys=Passkeys(database, ids, clock, relying_party(settings), random=random),
             sessions=Sessions(database, ids, clock, pepper, random, signed_out),
             keys=Keys(database, ids, clock, pepper, random, signed_out),
             signing_keys=SigningKeys(
@@ -251,6 +255,19 @@ def throttle_policy(settings: Settings) -> ThrottlePolicy:
     """How often somebody may try to sign in (mail-server F3)."""
     limits = settings.limits
     return ThrottlePolicy(failures=limits.max_failed_logins, seconds=int(limits.login_lockout_secs))
+
+
+def relying_party(settings: Settings) -> RelyingParty:
+    """For whom passkeys are made: by default the API's host, and pages that are served from it."""
+    passkeys, host = settings.passkeys, settings.api_host
+    origins = set(passkeys.origins)
+    if not origins:
+        origins = {f"https://{host}"}
+        if settings.api.tls_port:
+            origins.add(f"https://{host}:{settings.api.tls_port}".removesuffix(":443"))
+        if host == "localhost" and settings.api.port:
+            origins.add(f"http://{host}:{settings.api.port}".removesuffix(":80"))
+    return RelyingParty(passkeys.rp_id or host, f"Postroom ({settings.platform_domain})", frozenset(origins))
 
 
 def make_resolver(settings: Settings, clock: Clock) -> CachingResolver:

@@ -119,10 +119,10 @@ def account_of(core: Core, throttle: Throttle) -> Account:
     """What people do with their own accounts, guesses counted with those of mail programs."""
     entrance = Entrance(
         *(core.database, core.clock, core.passwords, core.two_step, core.sessions),
-        *(throttle, core.secrets.key_pepper),
+        *(throttle, core.secrets.key_pepper, core.passkeys),
     )
     basis = (core.database, core.ids, core.clock, core.passwords)
-    return Account(*basis, entrance, core.sessions, core.two_step, core.app_passwords)
+    return Account(*basis, entrance, core.sessions, core.two_step, core.app_passwords, core.passkeys)
 
 
 class Node:
@@ -457,6 +457,7 @@ class Node:
         async def sessions() -> None:
             await core.sessions.prune()
             await core.two_step.prune()
+            await core.passkeys.prune()
 
         async def relays() -> None:
             await clear_relays(core.database, core.blobs, core.clock)

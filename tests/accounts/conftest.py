@@ -22,6 +22,7 @@ from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.passkeys import Passkeys
 from postroom.accounts.service.sessions import Sessions
 from postroom.accounts.service.standing import Standing
 from postroom.accounts.service.two_step import TwoStep
@@ -29,6 +30,7 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
+from tests.accounts.authenticator import PARTY
 from tests.accounts.home import RIGHT, Home
 
 PEPPER = b"p" * 32
@@ -72,6 +74,7 @@ class House:
     sessions: Sessions = field(init=False)
     entrance: Entrance = field(init=False)
     scram: ScramKeys = field(init=False)
+    passkeys: Passkeys = field(init=False)
     account: Account = field(init=False)
     standing: Standing = field(init=False)
 
@@ -91,8 +94,13 @@ class House:
         self.two_step = TwoStep(*basis, MASTER, PEPPER, throttle, issuer="Postroom", changed=hint)
         self.app_passwords = AppPasswords(*basis, PEPPER, changed=hint, scram=self.scram)
         self.sessions = Sessions(*basis, PEPPER, changed=hint)
-        self.entrance = Entrance(self.db, self.clock, self.passwords, self.two_step, self.sessions, throttle, PEPPER)
-        self.account = Account(*basis, self.passwords, self.entrance, self.sessions, self.two_step, self.app_passwords)
+        self.passkeys = Passkeys(*basis, PARTY)
+        self.entrance = Entrance(
+            *(self.db, self.clock, self.passwords, self.two_step, self.sessions, throttle, PEPPER, self.passkeys)
+        )
+        self.account = Account(
+            *(*basis, self.passwords, self.entrance, self.sessions, self.two_step, self.app_passwords, self.passkeys)
+        )
         self.standing = Standing(self.db, self.clock)
 
     async def tenant(self, slug: str, **changes: object) -> Tenant:

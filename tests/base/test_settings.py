@@ -39,6 +39,20 @@ def test_defaults() -> None:
     assert settings.database.url == ""
 
 
+@pytest.mark.covers("decisions:C5")
+def test_passkeys() -> None:
+    assert load(environ=BASE).passkeys.rp_id == ""
+    given = {
+        "passkeys.rp_id": "Example.com.",
+        "passkeys.origins": "https://Mail.Example.com:443, https://example.com:8443",
+    }
+    passkeys = load(given, BASE).passkeys
+    assert passkeys.rp_id == "example.com"
+    assert passkeys.origins == ("https://mail.example.com", "https://example.com:8443")
+    local = load({"api_host": "localhost", "passkeys.origins": "http://localhost:8080"}, BASE)
+    assert local.passkeys.origins == ("http://localhost:8080",)
+
+
 @pytest.mark.covers("decisions:D13", "mail-server:H1")
 def test_precedence(tmp_path: Path) -> None:
     toml = tmp_path / "postroom.toml"
@@ -315,6 +329,15 @@ def test_where_lmtp_listens(text: str, host: str, port: int) -> None:
             "queue.relay_tls: none is refused",
         ),
         ({"queue.relay_host": "not_a_name"}, "queue.relay_host"),
+        ({"passkeys.rp_id": "https://example.com"}, "passkeys.rp_id"),
+        ({"passkeys.rp_id": "example.net"}, "passkeys.rp_id: wants to be api_host, or a domain that it is below"),
+        ({"passkeys.rp_id": "pi.example.com"}, "passkeys.rp_id: wants to be api_host, or a domain that it is below"),
+        ({"passkeys.origins": "https://mail.example.net"}, "passkeys.origins: https://mail.example.net is not at"),
+        ({"passkeys.origins": "http://api.example.com"}, "passkeys.origins"),
+        ({"passkeys.origins": "https://api.example.com/"}, "passkeys.origins"),
+        ({"passkeys.origins": "https://api.example.com:0"}, "passkeys.origins"),
+        ({"passkeys.origins": "https://ada@api.example.com"}, "passkeys.origins"),
+        ({"passkeys.origins": "api.example.com"}, "passkeys.origins"),
         ({"queue.return_path_host": "bounces@example.com"}, "queue.return_path_host"),
         ({"queue.return_path_host": "Agents.Example."}, "queue.return_path_host: wants a name of its own"),
         ({"queue.connect_timeout_secs": 900}, "queue.connect_timeout_secs"),

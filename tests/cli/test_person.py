@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime
 
+import asyncpg
 import pytest
 
 from postroom.accounts import totp
+from postroom.base.clock import SystemClock
+from postroom.base.ids import IdGenerator
 from tests.cli.driver import PASSWORD, Cli
 
 ADA = "ada@agents.example"
@@ -49,6 +53,39 @@ def test_two_step_verification(cli: Cli, ada: str) -> None:
     assert cli("person", "totp", "disable", ADA).code == 2
     assert cli("person", "totp", "disable", ADA, "--yes").code == 0
     assert cli("person", "totp", "disable", ADA, "--yes", "--json").error["code"] == "totp_not_enabled"
+
+
+@pytest.mark.covers("decisions:A4", "decisions:C5")
+def test_passkeys(cli: Cli, ada: str, database_url: str) -> None:
+    assert cli.json("person", "passkey", "list", ADA)["data"] == []
+    assert "No passkeys" in cli("person", "passkey", "list", ada).err
+    missing = cli("person", "passkey", "remove", ADA, "pky_x", "--json")
+    assert (missing.code, missing.error["code"]) == (5, "passkey_not_found")
+    laptop, phone = asyncio.run(_with_passkeys(database_url, ada, "Laptop", "Phone"))
+    listed = cli.json("person", "passkey", "list", ADA)["data"]
+    assert [(one["id"], one["name"]) for one in listed] == [(phone, "Phone"), (laptop, "Laptop")]
+    assert cli.json("person", "passkey", "remove", ADA, laptop) == {"id": laptop, "removed": 1}
+    assert cli("person", "passkey", "remove", ADA).code == 2
+    assert cli.json("person", "passkey", "remove", ADA, "--yes") == {"id": ada, "removed": 1}
+    assert cli.json("person", "passkey", "list", ADA)["data"] == []
+    rows = cli.json("audit", "list", "--action", "passkey.remove")["data"]
+    assert [one["target_id"] for one in rows] == [phone, laptop]
+
+
+async def _with_passkeys(url: str, person: str, *names: str) -> list[str]:
+    """No command makes one: browsers do."""
+    ids = IdGenerator(SystemClock())
+    made = [ids.new("pky_") for _ in names]
+    conn = await asyncpg.connect(url)
+    for public_id, name in zip(made, names, strict=True):
+        await conn.execute(
+            "INSERT INTO person_passkeys (public_id, person_id, credential_id, public_key, sign_count, transports,"
+            " name, backup_eligible, backed_up, created_at)"
+            " SELECT $1, id, $2, 'k', 0, '{}', $3, true, true, now() FROM people WHERE public_id = $4",
+            *(public_id, name.encode(), name, person),
+        )
+    await conn.close()
+    return made
 
 
 def test_disabled_and_enabled(cli: Cli, ada: str) -> None:

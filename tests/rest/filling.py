@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from postroom.accounts.permissions import Permission
 from postroom.servers.http.table import Rule
+from tests.accounts.authenticator import Authenticator
 from tests.rest.houses import House
 from tests.rest.lobby import RIGHT
 from tests.rest.sender import ANNA
@@ -14,6 +15,9 @@ from tests.rest.world import DOMAIN
 
 Fill = Callable[[House, Mapping[str, str]], dict[str, Any]]
 
+
+NO_PASSKEY: Final = {"challenge": "x" * 43, "user": {"id": "x" * 40}}
+"""What nobody was asked: ceremonies that succeed are in test_passkeys.py."""
 
 MEMBERS: Final[dict[str, Fill]] = {
     "createIdentity": lambda house, place: {"username": house.street.word()},
@@ -39,6 +43,9 @@ MEMBERS: Final[dict[str, Fill]] = {
     "changePassword": lambda house, place: {"current_password": RIGHT, "new_password": "another correct horse"},
     "enrolTotp": lambda house, place: {"current_password": RIGHT},
     "createAppPassword": lambda house, place: {"current_password": RIGHT},
+    "getPasskeyCreationOptions": lambda house, place: {"current_password": RIGHT},
+    "createPasskey": lambda house, place: {"credential": Authenticator().create(NO_PASSKEY)},
+    "createPasskeySession": lambda house, place: {"credential": Authenticator().get(NO_PASSKEY)},
     "createTenant": lambda house, place: {"slug": house.street.word()},
     "updateTenant": lambda house, place: {"name": "Other"},
     "updateTenantPolicy": lambda house, place: {"inbound": {"per_sender_per_hour": 30}},
@@ -66,6 +73,8 @@ ODD: Final[dict[str, frozenset[str]]] = {
     "cancelMessage": frozenset({"not_cancelable"}),
     "resolveMessage": frozenset({"not_uncertain"}),
     "deleteAddress": frozenset({"address_in_use"}),
+    "createPasskey": frozenset({"invalid_request"}),
+    "createPasskeySession": frozenset({"invalid_credentials", "too_many_attempts"}),
     "confirmTotp": frozenset({"totp_not_enabled"}),
     "disableTotp": frozenset({"invalid_credentials"}),
     "replaceRecoveryCodes": frozenset({"invalid_credentials"}),

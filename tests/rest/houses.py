@@ -21,6 +21,7 @@ from postroom.accounts.permissions import MAY_HOLD, OF_GRANT, OF_OPERATOR, OWNER
 from postroom.accounts.service.sessions import Origin, Proved
 from postroom.directory import Identity
 from postroom.servers.http.table import Reach, Rule
+from tests.accounts.authenticator import Authenticator, registration
 from tests.rest.lobby import RIGHT, Lobby
 from tests.rest.sender import ANNA
 from tests.rest.world import DOMAIN, simple_mail
@@ -324,6 +325,13 @@ async def _app_password(house: House, who: Who) -> str:
     return made.public_id
 
 
+async def _passkey(house: House, who: Who) -> str:
+    person, passkeys = await house.person(who), house.street.lobby.account.passkeys
+    options = await passkeys.ask_to_register(person, 0)
+    made = await passkeys.register(person, "Laptop", registration(Authenticator().create(options.public_key)), HOST)
+    return made.public_id
+
+
 async def _session(house: House, who: Who) -> str:
     person = await house.person(who)
     await house.street.session(person)
@@ -399,6 +407,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "queue_id": _queued,
     "person_id": _person,
     "app_password_id": _app_password,
+    "passkey_id": _passkey,
     "session_id": _session,
     "device_id": _device,
     "address": _address,
@@ -408,7 +417,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "entry": _entry,
     "token": _nothing,
 }
-PERSONAL: Final = frozenset({"person_id", "app_password_id", "session_id", "device_id"})
+PERSONAL: Final = frozenset({"person_id", "app_password_id", "passkey_id", "session_id", "device_id"})
 VALUES: Final = frozenset({"entry"})
 """Parameters that are values: what has none of them yet is given it, and deleting it twice is as good as once."""
 MISSING: Final[dict[str, str]] = {
@@ -422,6 +431,7 @@ MISSING: Final[dict[str, str]] = {
     "queue_id": str(2**40),
     "person_id": f"usr_{MISSING_ULID}",
     "app_password_id": f"apw_{MISSING_ULID}",
+    "passkey_id": f"pky_{MISSING_ULID}",
     "session_id": f"ses_{MISSING_ULID}",
     "device_id": f"dev_{MISSING_ULID}",
     "address": f"nobody@{DOMAIN}",

@@ -15,10 +15,12 @@ from postroom.accounts import GrantRole, NewPerson, Passwords, People, Person, S
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.passkeys import Passkeys
 from postroom.accounts.service.sessions import Sessions
 from postroom.accounts.service.two_step import TwoStep
 from postroom.directory import Identity, IdentityKind
 from postroom.servers.http import HttpApp, create_http
+from tests.accounts.authenticator import PARTY
 from tests.rest.world import HASH_KEY, MASTER, PEPPER, World
 
 RIGHT, WRONG = "correct horse", "wrong horses"
@@ -93,8 +95,9 @@ async def open_lobby(world: World) -> AsyncIterator[Lobby]:
     sign_in = SignIn(world.db, world.clock, passwords, services.verifier, HASH_KEY)
     two_step = TwoStep(*basis, MASTER, PEPPER, sign_in.throttle, issuer="Postroom")
     sessions, app_passwords = Sessions(*basis, PEPPER), AppPasswords(*basis, PEPPER)
-    entrance = Entrance(world.db, world.clock, passwords, two_step, sessions, sign_in.throttle, PEPPER)
-    account = Account(*basis, passwords, entrance, sessions, two_step, app_passwords)
+    passkeys = Passkeys(*basis, PARTY)
+    entrance = Entrance(world.db, world.clock, passwords, two_step, sessions, sign_in.throttle, PEPPER, passkeys)
+    account = Account(*basis, passwords, entrance, sessions, two_step, app_passwords, passkeys)
     people = People(*basis, passwords)
     app = create_http(replace(services, account=account, people=people))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

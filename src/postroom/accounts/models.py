@@ -284,6 +284,8 @@ class PersonSession:
     expires_at: datetime
     ends_at: datetime
     created_at: datetime
+    passkey_id: int | None = None
+    """Set when a passkey opened it."""
 
 
 @dataclass(frozen=True, slots=True)

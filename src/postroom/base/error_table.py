@@ -201,6 +201,7 @@ _MISSING: Final = (
     _missing("device_not_found", "device"),
     _missing("session_not_found", "session"),
     _missing("app_password_not_found", "application password"),
+    _missing("passkey_not_found", "passkey"),
     _missing("grant_not_found", "grant"),
     _no(404, "route_not_found", "This host has no such path.", "Check the host and path against the documentation."),
     _no(405, "method_not_allowed", "The path has no such method.", "Use one of the methods in the `Allow` header."),
@@ -224,6 +225,12 @@ _STATE: Final = (
         "client_id_conflict",
         "This `client_id` already names a different identity.",
         "Repeat the original body, or choose another `client_id`.",
+    ),
+    _no(
+        409,
+        "passkey_registered",
+        "The authenticator's passkey is registered already.",
+        "Use another authenticator, or remove the passkey where it is registered.",
     ),
     _no(
         409,
@@ -432,6 +439,7 @@ _POLICY: Final = (
         "There are as many application passwords as may be.",
         "Revoke an unused one first.",
     ),
+    _no(422, "passkey_limit_reached", "There are as many passkeys as may be.", "Remove an unused one first."),
     _no(422, "key_limit_reached", "There are as many active keys as may be.", "Revoke an unused key first."),
     _no(
         422,

@@ -24,6 +24,7 @@ from .settings_values import (
     Endpoint,
     NameServers,
     Network,
+    Origins,
     Password,
     Port,
     Schedule,
@@ -344,6 +345,17 @@ class ApiSettings(_Section):
     """The port with TLS; 0 is off."""
 
 
+class PasskeySettings(_Section):
+    """For which domain passkeys are made, and which pages may ask for them."""
+
+    rp_id: Annotated[str, AfterValidator(check.dns_name_or_nothing)] = ""
+    """The domain that passkeys belong to, `api_host` unless set: a host, or a domain that it is below. Passkeys that
+    were made for another one stop working."""
+    origins: Origins = ()
+    """Where pages that ask for passkeys come from, such as `https://mail.example.com`; all at `rp_id` or below it.
+    `https://` and `api_host`, with `api.tls_port` too, unless set."""
+
+
 class TlsSettings(_Section):
     """The certificate of all listeners; without one a self-signed one is made in the data directory (D23)."""
 
@@ -438,6 +450,7 @@ class Settings(_Section):
     dns: DnsSettings = DnsSettings()
     imap: ImapSettings = ImapSettings()
     api: ApiSettings = ApiSettings()
+    passkeys: PasskeySettings = PasskeySettings()
     tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
@@ -500,6 +513,18 @@ def cross_checks(settings: Settings) -> Iterator[str]:
     if settings.dkim.second_signature and settings.dkim.algorithm is not DkimAlgorithm.RSA_SHA256:
         yield "dkim.second_signature: wants dkim.algorithm = rsa-sha256, beside which it stands"
     yield from _relay_checks(settings.queue)
+    yield from _passkey_checks(settings)
+
+
+def _passkey_checks(settings: Settings) -> Iterator[str]:
+    """Browsers refuse a domain that the page is not at or below (WebAuthn §5.1.3 step 8)."""
+    domain, origins = settings.passkeys.rp_id or settings.api_host, settings.passkeys.origins
+    for origin in origins:
+        host = urlsplit(origin).hostname or ""
+        if host != domain and not host.endswith(f".{domain}"):
+            yield f"passkeys.origins: {origin} is not at {domain}, nor below it"
+    if not origins and settings.api_host != domain and not settings.api_host.endswith(f".{domain}"):
+        yield "passkeys.rp_id: wants to be api_host, or a domain that it is below, or passkeys.origins to be set"
 
 
 def _relay_checks(queue: QueueSettings) -> Iterator[str]:

@@ -100,6 +100,19 @@ def name_server(text: str) -> str:
     return text
 
 
+def origin(text: str) -> str:
+    """Scheme, host and port of a page, as browsers write them (RFC 6454 §6.2)."""
+    lower = text.lower()
+    scheme, separator, rest = lower.partition("://")
+    host, colon, port = rest.partition(":")
+    usual = {"https": "443", "http": "80"}.get(scheme)
+    if not separator or usual is None or (scheme == "http" and host != "localhost") or (colon and not port):
+        raise ValueError("origins are needed, such as https://mail.example.com or https://mail.example.com:8443")
+    if port and not (re.fullmatch(r"[1-9][0-9]{0,4}", port, re.ASCII) and int(port) <= MAX_PORT):
+        raise ValueError("the port of an origin is 1 to 65535")
+    return f"{scheme}://{dns_name(host)}" + (f":{port}" if port and port != usual else "")
+
+
 def split(value: object) -> object:
     """A list written in one string, as the environment has it: separated by commas."""
     if isinstance(value, str):
@@ -143,6 +156,7 @@ Password = Annotated[str, Field(max_length=1024, repr=False), PlainSerializer(ma
 Schedule = Annotated[
     tuple[Annotated[int, Field(ge=1, le=86400 * 30)], ...], BeforeValidator(delays), Field(max_length=100)
 ]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(origin)], ...], BeforeValidator(split), Field(max_length=16)]
 NameServers = Annotated[
     tuple[Annotated[str, AfterValidator(name_server)], ...], BeforeValidator(split), Field(max_length=8)
 ]

@@ -9,6 +9,7 @@ from typing import Any
 from postroom.accounts.audit import Event
 from postroom.accounts.models import ApiKey, AppPassword, Device, Grant, Person, PersonSession, Tenant
 from postroom.accounts.partners import Partner
+from postroom.accounts.passkeys import Passkey
 from postroom.accounts.permissions import Permission
 from postroom.accounts.policy_rules import Access
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
@@ -117,6 +118,16 @@ def app_password(one: AppPassword) -> Document:
         "created_at": moment(one.created_at),
         "last_used_at": moment(one.last_used_at),
         "revoked_at": moment(one.revoked_at),
+    }
+
+
+def passkey(one: Passkey) -> Document:
+    return {
+        "id": one.public_id,
+        "name": one.name,
+        "backed_up": one.backed_up,
+        "created_at": moment(one.created_at),
+        "last_used_at": moment(one.last_used_at),
     }
 
 

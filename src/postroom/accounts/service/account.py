@@ -10,9 +10,11 @@ from typing import Final
 
 from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.models import AppPassword, Person, PersonSession
+from postroom.accounts.passkeys import Passkey, Registration
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
 from postroom.accounts.service.app_passwords import AppPasswords, check_label
 from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.passkeys import Options, Passkeys
 from postroom.accounts.service.people import check_display_name
 from postroom.accounts.service.sessions import Sessions
 from postroom.accounts.service.two_step import Enrolment, TwoStep
@@ -54,10 +56,11 @@ class Account:
         sessions: Sessions,
         two_step: TwoStep,
         app_passwords: AppPasswords,
+        passkeys: Passkeys,
     ) -> None:
         self._db, self._ids, self._clock, self._passwords = db, ids, clock, passwords
         self.entrance, self.sessions = entrance, sessions
-        self.two_step, self.app_passwords = two_step, app_passwords
+        self.two_step, self.app_passwords, self.passkeys = two_step, app_passwords, passkeys
 
     async def rename(self, caller: Caller, display_name: str) -> Person:
         """Raises `invalid_request`."""
@@ -138,17 +141,37 @@ class Account:
         """
         _refuse_app_password(caller.session)
         check_label(label)
-        known, person = await self._again(caller, password)
-        if known.two_step:
-            if not code:
-                raise PostroomError("totp_required")
-            await self.two_step.check(known.person_id, known.person_public_id, code)
+        known, person = await self._again_with_both_steps(caller, password, code)
         return await self.app_passwords.create(person, label, caller.actor, epoch=known.epoch)
 
     async def revoke_app_password(self, caller: Caller, public_id: str) -> None:
         """Raises `permission_denied`, `app_password_not_found`."""
         _refuse_app_password(caller.session)
         await self.app_passwords.revoke(await self.sessions.person(caller.session), public_id, caller.actor)
+
+    async def ask_to_register_passkey(self, caller: Caller, password: str, code: str | None) -> Options:
+        """Wants what an application password wants: a passkey outlives the session, too, and opens more.
+
+        Raises `permission_denied`, `passkey_limit_reached`, `invalid_credentials`, `totp_required`,
+        `too_many_attempts`, `unavailable`.
+        """
+        known, person = await self._again_with_both_steps(caller, password, code)
+        return await self.passkeys.ask_to_register(person, known.epoch)
+
+    async def register_passkey(self, caller: Caller, name: str, answer: Registration) -> Passkey:
+        """Raises `permission_denied` and as `Passkeys.register`."""
+        _refuse_app_password(caller.session)
+        return await self.passkeys.register(await self.sessions.person(caller.session), name, answer, caller.actor)
+
+    async def rename_passkey(self, caller: Caller, public_id: str, name: str) -> Passkey:
+        """Raises `permission_denied`, `invalid_request`, `passkey_not_found`."""
+        _refuse_app_password(caller.session)
+        return await self.passkeys.rename(caller.session.person_id, public_id, name)
+
+    async def remove_passkey(self, caller: Caller, public_id: str) -> None:
+        """Raises `permission_denied`, `passkey_not_found`."""
+        _refuse_app_password(caller.session)
+        await self.passkeys.remove(await self.sessions.person(caller.session), public_id, caller.actor)
 
     async def revoke_session(self, caller: Caller, public_id: str) -> None:
         """Raises `permission_denied`, `session_not_found`."""
@@ -165,6 +188,16 @@ class Account:
         """Raises `permission_denied`, `device_not_found`."""
         _refuse_app_password(caller.session)
         await self.sessions.revoke_device(await self.sessions.person(caller.session), public_id, caller.actor)
+
+    async def _again_with_both_steps(
+        self, caller: Caller, password: str, code: str | None
+    ) -> tuple[reach.Known, Person]:
+        known, person = await self._again(caller, password)
+        if known.two_step:
+            if not code:
+                raise PostroomError("totp_required")
+            await self.two_step.check(known.person_id, known.person_public_id, code)
+        return known, person
 
     async def _again(self, caller: Caller, password: str) -> tuple[reach.Known, Person]:
         _refuse_app_password(caller.session)

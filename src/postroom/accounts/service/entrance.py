@@ -7,7 +7,9 @@ from typing import Final
 from postroom.accounts import tokens
 from postroom.accounts.keys import mac
 from postroom.accounts.models import PersonSession
+from postroom.accounts.passkeys import Assertion
 from postroom.accounts.passwords import MAX_LENGTH, HashingOverloaded, Passwords
+from postroom.accounts.service.passkeys import PasskeyRefusedError, Passkeys
 from postroom.accounts.service.sessions import Origin, Proved, Sessions
 from postroom.accounts.service.sign_in import MAX_ADDRESS, MAX_CANDIDATES
 from postroom.accounts.service.throttle import Throttle
@@ -34,8 +36,9 @@ class Entrance:
         sessions: Sessions,
         throttle: Throttle,
         pepper: bytes,
+        passkeys: Passkeys,
     ) -> None:
-        self._db, self._clock, self._passwords = db, clock, passwords
+        self._db, self._clock, self._passwords, self._passkeys = db, clock, passwords, passkeys
         self._two_step, self._sessions, self._throttle, self._pepper = two_step, sessions, throttle, pepper
 
     async def sign_in(self, address: str, password: str, code: str | None, origin: Origin) -> tuple[str, PersonSession]:
@@ -54,6 +57,22 @@ class Entrance:
             if not mine:
                 raise PostroomError("unavailable", retry_after=_RETRY)
             proved = await self._prove(people, account, network, password, code)
+        return await self._sessions.open(proved, origin)
+
+    async def sign_in_by_passkey(self, answer: Assertion, origin: Origin) -> tuple[str, PersonSession]:
+        """A session, of both steps, for whoever's passkey it is. A right one is let in while the account is locked, and
+        does not begin the count of failures anew, as with application passwords (decision 50).
+
+        Raises `invalid_credentials` whatever is wrong, `too_many_attempts` for the network.
+        """
+        network = self._throttle.network(origin.ip)
+        _refuse_locked(await self._throttle.network_locked_for(network))
+        try:
+            proved = await self._passkeys.prove(answer)
+        except PasskeyRefusedError as refused:
+            theirs = () if refused.person is None else (self._throttle.account(refused.person),)
+            await self._throttle.failed(*theirs, network)
+            raise PostroomError("invalid_credentials") from None
         return await self._sessions.open(proved, origin)
 
     async def confirm_password(self, person_id: int, public_id: str, password: str, remote: str) -> reach.Known:

@@ -25,6 +25,7 @@ from postroom.accounts.models import (
     SessionKind,
 )
 from postroom.accounts.permissions import OF_GRANT, OF_MEMBER, OF_OPERATOR, GrantRole, Level, Permission
+from postroom.accounts.store import passkeys as passkey_store
 from postroom.accounts.store import people as people_store
 from postroom.accounts.store import reach as reach_store
 from postroom.accounts.store import sessions as store
@@ -32,7 +33,7 @@ from postroom.accounts.text import check_name, invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator, is_id
-from postroom.db import Database
+from postroom.db import Connection, Database
 
 ROLLING: Final = timedelta(days=7)
 ABSOLUTE: Final = timedelta(days=30)
@@ -55,6 +56,7 @@ class Proved:
     epoch: int
     second_factor: bool = False
     app_password_id: int | None = None
+    passkey_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,10 @@ class Sessions:
                 now=now,
                 rolling=ROLLING,
                 absolute=ABSOLUTE,
+                passkey_id=proved.passkey_id,
             )
+            if not await _passkey_counts(conn, proved):
+                raise PostroomError("invalid_credentials")
             if not await store.insert(conn, made):
                 raise PostroomError("invalid_credentials")
             session = await store.find(conn, token_hash, now)
@@ -284,6 +289,15 @@ class Sessions:
         """Delete what ended a month ago, a batch at a time."""
         async with self._db.transaction() as conn:
             await store.prune(conn, self._clock.now() - KEPT)
+
+
+async def _passkey_counts(conn: Connection, proved: Proved) -> bool:
+    """Whether nobody has removed the passkey that was shown; who would now waits until the session is there."""
+    if proved.passkey_id is None:
+        return True
+    if not await people_store.lock(conn, proved.person_id, proved.epoch):
+        return False
+    return await passkey_store.is_there(conn, proved.person_id, proved.passkey_id)
 
 
 def check_device(device: NewDevice) -> None:

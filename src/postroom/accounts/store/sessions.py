@@ -16,7 +16,7 @@ from postroom.db import Connection
 _COLUMNS: Final = """
 s.id, s.public_id, s.person_id, p.public_id AS person_public_id, p.is_operator, s.kind, s.second_factor,
 s.app_password_id, d.public_id AS device_public_id, s.ip, s.user_agent, s.authenticated_at, s.last_seen_at,
-s.expires_at, s.ends_at, s.created_at
+s.expires_at, s.ends_at, s.created_at, s.passkey_id
 """
 _JOINED: Final = "FROM sessions s JOIN people p ON p.id = s.person_id LEFT JOIN devices d ON d.id = s.device_id"
 # A session that was being opened while its application password was revoked was not there to be ended with it.
@@ -30,8 +30,8 @@ WITH person AS (
   UPDATE people SET last_login_at = $11 WHERE id = $3 AND enabled AND sign_in_epoch = $4 RETURNING id
 )
 INSERT INTO sessions (public_id, token_hash, person_id, kind, second_factor, app_password_id, device_id, ip, user_agent,
-                      authenticated_at, last_seen_at, expires_at, ends_at, created_at)
-SELECT $1, $2, person.id, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $11 FROM person RETURNING id
+                      authenticated_at, last_seen_at, expires_at, ends_at, created_at, passkey_id)
+SELECT $1, $2, person.id, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $11, $14 FROM person RETURNING id
 """
 _FIND: Final = f"SELECT {_COLUMNS} {_JOINED} WHERE s.token_hash = $1 AND {_LIVE} AND p.enabled"
 _SEEN: Final = """
@@ -102,16 +102,19 @@ class NewSession:
     now: datetime
     rolling: timedelta
     absolute: timedelta
+    passkey_id: int | None = None
 
 
 async def insert(conn: Connection, new: NewSession) -> bool:
-    """False when the person was disabled, or what they proved was undone, meanwhile."""
+    """False when the person was disabled, or what they proved was undone, meanwhile. A passkey is there: its person's
+    row is locked, and it was looked for since.
+    """
     return (
         await conn.fetchval(
             _OPEN,
             *(new.public_id, new.token_hash, new.person_id, new.epoch, new.kind.value, new.second_factor),
             *(new.app_password_id, new.device_id, _inet(new.ip), new.user_agent, new.now),
-            *(new.now + new.rolling, new.now + new.absolute),
+            *(new.now + new.rolling, new.now + new.absolute, new.passkey_id),
         )
         is not None
     )
@@ -222,6 +225,7 @@ def _session(row: asyncpg.Record) -> PersonSession:
         expires_at=row["expires_at"],
         ends_at=row["ends_at"],
         created_at=row["created_at"],
+        passkey_id=row["passkey_id"],
     )
 
 

@@ -36,6 +36,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="People, who 
 
 app.add_typer(person_credentials.app_password, name="app-password")
 app.add_typer(person_credentials.totp, name="totp")
+app.add_typer(person_credentials.passkey, name="passkey")
 app.add_typer(person_credentials.sessions, name="sessions")
 app.add_typer(person_rights.device, name="device")
 app.add_typer(person_rights.grant, name="grant")

@@ -8,6 +8,7 @@ import typer
 
 from postroom.accounts.audit import HOST
 from postroom.accounts.models import AppPassword, Person, PersonSession
+from postroom.accounts.passkeys import Passkey
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_person
@@ -18,6 +19,7 @@ from postroom.cli.reach import run
 
 app_password = typer.Typer(no_args_is_help=True, add_completion=False, help="Passwords of single mail programs.")
 totp = typer.Typer(no_args_is_help=True, add_completion=False, help="Two-step verification.")
+passkey = typer.Typer(no_args_is_help=True, add_completion=False, help="Passkeys, which people make in a browser.")
 sessions = typer.Typer(no_args_is_help=True, add_completion=False, help="Where people are signed in.")
 
 PersonArgument = Annotated[str, typer.Argument(help="Their id (usr_…), or the address of their mailbox.")]
@@ -134,6 +136,52 @@ def disable_totp(call: Invocation, person: PersonArgument, yes: Yes = False) -> 
 
     done = run(call, work)
     call.output.result(done, human=f"Two-step verification of {done['id']} is off.")
+
+
+@command(passkey, "list")
+def list_passkeys(
+    call: Invocation, person: PersonArgument, limit: LimitOption = DEFAULT_LIMIT, cursor: CursorOption = None
+) -> None:
+    """List a person's passkeys, newest first."""
+
+    async def pages(core: Core) -> Fetch[Passkey]:
+        found = await the_person(core, person)
+        return lambda size, after: core.passkeys.page(found.id, limit=size, after=after)
+
+    tell_list(
+        call,
+        pages,
+        shapes.passkey,
+        limit,
+        cursor,
+        columns=("id", "name", "backed_up", "created_at", "last_used_at"),
+        empty="No passkeys yet.",
+    )
+
+
+@command(passkey, "remove")
+def remove_passkeys(
+    call: Invocation,
+    person: PersonArgument,
+    passkey_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The passkey's id (pky_…); all of them when not given.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Remove a passkey, or all that a person has; sessions that they opened end."""
+    if passkey_id is None:
+        confirm(call, yes, "They will need their password to sign in. Remove all their passkeys?")
+
+    async def work(core: Core) -> shapes.Document:
+        found = await the_person(core, person)
+        if passkey_id is None:
+            return {"id": found.public_id, "removed": await core.passkeys.remove_all(found, HOST)}
+        await core.passkeys.remove(found, passkey_id, HOST)
+        return {"id": passkey_id, "removed": 1}
+
+    done = run(call, work)
+    told = f"{done['removed']} passkeys were removed." if passkey_id is None else f"{passkey_id} was removed."
+    call.output.result(done, human=told)
 
 
 @command(sessions, "list")

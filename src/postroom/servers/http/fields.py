@@ -124,6 +124,7 @@ PartnerId = Annotated[str, id_pattern("ptn_")]
 PersonId = Annotated[str, id_pattern("usr_")]
 SessionId = Annotated[str, id_pattern("ses_")]
 DeviceId = Annotated[str, id_pattern("dev_")]
+PasskeyId = Annotated[str, id_pattern("pky_")]
 AppPasswordId = Annotated[str, id_pattern("apw_")]
 RequestId = Annotated[str, id_pattern("req_")]
 

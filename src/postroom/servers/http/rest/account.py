@@ -17,6 +17,7 @@ from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.exchange import exchange_of
+from postroom.servers.http.rest import passkey_schemas
 from postroom.servers.http.rest import people_schemas as schemas
 from postroom.servers.http.rest.auth import client_of
 from postroom.servers.http.rest.shapes import Json
@@ -133,6 +134,35 @@ class _Routes:
 
     async def revoke_app_password(self, app_password_id: fields.AppPasswordId, call: CurrentCall) -> Response:
         await self._account.revoke_app_password(self._caller(call), app_password_id)
+        return Response(status_code=204)
+
+    async def passkeys(self, query: Listing, call: CurrentCall) -> Response:
+        person_id = _session(call).person_id
+        return await listing(
+            call,
+            query,
+            lambda limit, after: self._account.passkeys.page(person_id, limit=limit, after=after),
+            lambda one: one.public_id,
+            passkey_schemas.passkey,
+        )
+
+    async def passkey_options(self, body: passkey_schemas.PasskeyOptionsRequest, call: CurrentCall) -> Response:
+        made = await self._account.ask_to_register_passkey(self._caller(call), body.current_password, body.totp)
+        return JsonAnswer(passkey_schemas.options(made))
+
+    async def create_passkey(self, body: passkey_schemas.PasskeyCreateRequest, call: CurrentCall) -> Response:
+        answer = passkey_schemas.registration(body.credential)
+        made = await self._account.register_passkey(self._caller(call), body.name, answer)
+        return JsonAnswer(passkey_schemas.passkey(made), 201)
+
+    async def update_passkey(
+        self, passkey_id: fields.PasskeyId, body: passkey_schemas.PasskeyUpdateRequest, call: CurrentCall
+    ) -> Response:
+        renamed = await self._account.rename_passkey(self._caller(call), passkey_id, body.name)
+        return JsonAnswer(passkey_schemas.passkey(renamed))
+
+    async def delete_passkey(self, passkey_id: fields.PasskeyId, call: CurrentCall) -> Response:
+        await self._account.remove_passkey(self._caller(call), passkey_id)
         return Response(status_code=204)
 
     async def sessions(self, query: Listing, call: CurrentCall) -> Response:
@@ -261,6 +291,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
         *("DELETE", "/app-passwords/{app_password_id}", "revokeAppPassword", routes.revoke_app_password),
         *("Refuse an application password from now on", one, {404: ("app_password_not_found",)}),
     )
+    _register_passkeys(add, routes)
     add(
         *("GET", "/sessions", "listSessions", routes.sessions),
         *("Live sessions, newest first", {200: schemas.SessionPage}, _LIST),
@@ -277,4 +308,34 @@ def register(table: RouteTable, services: HttpServices) -> None:
     add(
         *("DELETE", "/devices/{device_id}", "revokeDevice", routes.revoke_device),
         *("Revoke a device and end its sessions", one, {404: ("device_not_found",)}),
+    )
+
+
+def _register_passkeys(add: Callable[..., None], routes: _Routes) -> None:
+    confirm, missing = {401: ("invalid_credentials",)}, {404: ("passkey_not_found",)}
+    full = {422: ("passkey_limit_reached",)}
+    add(
+        *("GET", "/passkeys", "listPasskeys", routes.passkeys),
+        *("Passkeys, newest first", {200: passkey_schemas.PasskeyPage}, _LIST),
+    )
+    add(
+        *("POST", "/passkeys/options", "getPasskeyCreationOptions", routes.passkey_options),
+        *("What a browser makes a passkey from", {200: passkey_schemas.PasskeyCreationOptions}),
+        {401: ("invalid_credentials", "totp_required"), 429: ("too_many_attempts",), **full},
+        body=True,
+    )
+    add(
+        *("POST", "/passkeys", "createPasskey", routes.create_passkey),
+        *("Keep the passkey that was made", {201: passkey_schemas.Passkey}),
+        {**confirm, 409: ("passkey_registered",), **full},
+        body=True,
+    )
+    add(
+        *("PATCH", "/passkeys/{passkey_id}", "updatePasskey", routes.update_passkey),
+        *("Call a passkey something else", {200: passkey_schemas.Passkey}, missing),
+        body=True,
+    )
+    add(
+        *("DELETE", "/passkeys/{passkey_id}", "deletePasskey", routes.delete_passkey),
+        *("Remove a passkey; what it opened ends", {204: None}, missing),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.accounts.models import NewDevice, SessionKind
+from postroom.accounts.models import NewDevice, PersonSession, SessionKind
 from postroom.accounts.rates import Bucket as RateBucket
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.sessions import Origin
@@ -15,11 +16,14 @@ from postroom.accounts.service.throttle import client_network
 from postroom.base.errors import PostroomError
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
+from postroom.servers.http.rest import passkey_schemas
 from postroom.servers.http.rest import people_schemas as schemas
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
 
 PATH: Final = "/v1/auth/session"
+PASSKEYS: Final = "/v1/auth/passkeys"
+_UNKEPT: Final = {"cache-control": "no-store"}
 
 
 class _Routes:
@@ -28,38 +32,49 @@ class _Routes:
         self._account = account
 
     async def sign_in(self, body: schemas.SessionCreateRequest, request: Request) -> Response:
-        device = body.device
-        known = None
-        if device is not None:
-            known = NewDevice(device.device_uid, device.name, device.platform, device.client_version)
-        kind = SessionKind.CLIENT if known is not None else SessionKind(body.kind)
-        return await self._enter(request, body.email, body.password, body.totp, kind, known)
+        origin = self._origin(request, SessionKind(body.kind), body.device)
+        entrance = self._account.entrance
+        return await self._entered(*await entrance.sign_in(body.email, body.password, body.totp, origin))
 
     async def recover(self, body: schemas.RecoverRequest, request: Request) -> Response:
-        return await self._enter(request, body.email, body.password, body.recovery_code, SessionKind.WEB, None)
+        origin = self._origin(request, SessionKind.WEB, None)
+        entrance = self._account.entrance
+        return await self._entered(*await entrance.sign_in(body.email, body.password, body.recovery_code, origin))
 
-    async def _enter(
-        self,
-        request: Request,
-        address: str,
-        password: str,
-        code: str | None,
-        kind: SessionKind,
-        device: NewDevice | None,
-    ) -> Response:
+    async def passkey_options(self, request: Request) -> Response:
+        self._limited(request)
+        made = await self._account.passkeys.ask_to_sign_in()
+        return JsonAnswer(passkey_schemas.options(made), headers=_UNKEPT)
+
+    async def by_passkey(self, body: passkey_schemas.PasskeySessionCreateRequest, request: Request) -> Response:
+        origin = self._origin(request, SessionKind(body.kind), body.device)
+        answer = passkey_schemas.assertion(body.credential)
+        return await self._entered(*await self._account.entrance.sign_in_by_passkey(answer, origin))
+
+    def _limited(self, request: Request) -> str:
+        """The client's address. Raises `rate_limited` when its network asks too often."""
         remote = client_of(self._services, request)
         limit = self._services.rates.hit(RateBucket.SIGN_INS, client_network(remote))
         if not limit.allowed:
             raise PostroomError("rate_limited", retry_after=limit.reset_after)
-        origin = Origin(remote, printable(request.headers.get("user-agent")), kind, device)
-        token, session = await self._account.entrance.sign_in(address, password, code, origin)
+        return remote
+
+    def _origin(self, request: Request, kind: SessionKind, device: schemas.DeviceBody | None) -> Origin:
+        remote = self._limited(request)
+        known = None
+        if device is not None:
+            known = NewDevice(device.device_uid, device.name, device.platform, device.client_version)
+            kind = SessionKind.CLIENT
+        return Origin(remote, printable(request.headers.get("user-agent")), kind, known)
+
+    async def _entered(self, token: str, session: PersonSession) -> Response:
         person = await self._account.sessions.person(session)
         shown = {
             "token": token,
             "session": schemas.session(session, session.id),
             "person": schemas.person(person),
         }
-        return JsonAnswer(shown, 201, {"cache-control": "no-store"})
+        return JsonAnswer(shown, 201, _UNKEPT)
 
     async def sign_out(self, call: CurrentCall) -> Response:
         session = call.principal.session
@@ -91,7 +106,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
         503: ("unavailable",),
     }
 
-    def public(path: str, operation: str) -> Rule:
+    def public(path: str, operation: str, *, body: bool = True, errors: Mapping[int, tuple[str, ...]] = errors) -> Rule:
         return Rule(
             "POST",
             path,
@@ -102,7 +117,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             levels=frozenset(),
             bucket=Bucket.NONE,
             idempotency=Idempotency.NONE,
-            body=True,
+            body=body,
             errors=errors,
         )
 
@@ -116,6 +131,23 @@ def register(table: RouteTable, services: HttpServices) -> None:
         public("/v1/auth/recover", "recoverSession"),
         routes.recover,
         summary="Sign in with a password and a recovery code",
+        answers={201: schemas.SignedIn},
+    )
+    table.add(
+        public(
+            f"{PASSKEYS}/options",
+            "getPasskeyRequestOptions",
+            body=False,
+            errors={429: ("rate_limited",), 503: ("unavailable",)},
+        ),
+        routes.passkey_options,
+        summary="What a browser signs in with a passkey by; the same for everybody",
+        answers={200: passkey_schemas.PasskeyRequestOptions},
+    )
+    table.add(
+        public(PASSKEYS, "createPasskeySession", errors={**errors, 401: ("invalid_credentials",)}),
+        routes.by_passkey,
+        summary="Sign in with a passkey, which counts as both steps",
         answers={201: schemas.SignedIn},
     )
     table.add(

@@ -180,6 +180,7 @@ class Session(Answer):
     current: bool
     second_factor: bool
     app_password: bool
+    passkey: bool
     device_id: fields.DeviceId | None
     ip: str | None
     user_agent: str | None
@@ -297,6 +298,7 @@ def session(one: PersonSession, current: int) -> Json:
         "current": one.id == current,
         "second_factor": one.second_factor,
         "app_password": one.app_password_id is not None,
+        "passkey": one.passkey_id is not None,
         "device_id": one.device_public_id,
         "ip": one.ip,
         "user_agent": one.user_agent,
