@@ -270,13 +270,9 @@ def models_file(api: Api) -> Iterator[str]:
                 options.append("default=None")
             if identifier(member) != member:
                 options.append(f"metadata=named({member!r})")
-            value = (
-                ""
-                if not options
-                else " = None"
-                if options == ["default=None"]
-                else f" = dataclasses.field({', '.join(options)})"
-            )
+            value = f" = dataclasses.field({', '.join(options)})" if options else ""
+            if options == ["default=None"]:
+                value = " = None"
             yield f"    {identifier(member)}: {kind}{value}"
 
 
