@@ -6,6 +6,7 @@ only inside a delimited block.
 """
 
 from ._core import Surroundings
+from ._decode import Model
 from ._retry import Retry
 from ._version import __version__
 from .client import AsyncClient, Client
@@ -49,6 +50,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "IdempotencyConflict",
+    "Model",
     "NotFound",
     "Pages",
     "PostroomError",

@@ -97,7 +97,7 @@ class AsyncCaller:
                 keep = collected.begin(response.status_code, response.headers)
                 if keep:
                     return response, b""
-                async for piece in response.aiter_raw():
+                async for piece in response.aiter_bytes():
                     if not collected.add(piece):
                         break
             finally:
@@ -105,7 +105,7 @@ class AsyncCaller:
                     await response.aclose()
         except TransportError as error:
             return error
-        except (httpx.TransportError, httpx.StreamError) as error:
+        except httpx.TransportError as error:
             return transport_error(call.operation.name, error)
         done = finish(call, response.status_code, response.headers, collected.body)
         return (response, done) if isinstance(done, bytes) else done

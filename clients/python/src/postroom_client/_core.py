@@ -34,6 +34,7 @@ MAX_ANSWER: Final = 128 * 1024 * 1024
 MAX_ERROR: Final = 1024 * 1024
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_ODD_IN_URL: Final = re.compile(r"[\s\x00-\x1f\x7f?#]")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,512}", re.ASCII)
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x20-\x7e]{1,255}", re.ASCII)
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
@@ -118,10 +119,13 @@ def _checked(url: str) -> str:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
         raise ConfigError("the address of the server is no URL") from None
+    if _ODD_IN_URL.search(url):
+        # A lone "?" is no query to a parser, and yet would make one of whatever path comes after it.
+        raise ConfigError("the address of the server has no spaces, query or fragment")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError("the address of the server begins with https://")
-    if parsed.userinfo or parsed.query or parsed.fragment:
-        raise ConfigError("the address of the server has no user, query or fragment")
+    if parsed.userinfo:
+        raise ConfigError("the address of the server has no user: the key is an argument of its own")
     if parsed.scheme == "http" and parsed.host not in _LOCAL:
         raise ConfigError("http:// is for localhost and 127.0.0.1; elsewhere use https://")
     return str(parsed).rstrip("/")
@@ -209,13 +213,20 @@ def _path(template: str, values: Sequence[str | int]) -> str:
         if not isinstance(value, (str, int)) or value in ("", ".", ".."):
             # Any of these would name another resource than the one that was meant.
             raise ConfigError(f"a part of {template} is empty or no name")
-        made += quote(str(value), safe="") + piece
+        made += _quoted(str(value)) + piece
     return made
 
 
 def _query(values: Mapping[str, Any]) -> str:
-    pairs = [f"{name}={quote(_word(name, value), safe='')}" for name, value in values.items() if value is not None]
+    pairs = [f"{name}={_quoted(_word(name, value))}" for name, value in values.items() if value is not None]
     return "?" + "&".join(pairs) if pairs else ""
+
+
+def _quoted(text: str) -> str:
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise ConfigError("an argument has half a character") from None
 
 
 def _word(name: str, value: Any) -> str:
@@ -375,7 +386,7 @@ def finish(call: Call[Any], status: int, headers: httpx.Headers, body: bytes | N
     return body
 
 
-def transport_error(operation: str, error: httpx.TransportError | httpx.StreamError) -> TransportError:
+def transport_error(operation: str, error: httpx.TransportError) -> TransportError:
     """What an exception of httpx means. It holds neither that nor the request, which knows the key."""
     sent = not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError))
     if isinstance(error, httpx.TimeoutException):

@@ -95,7 +95,7 @@ class Caller:
                 keep = collected.begin(response.status_code, response.headers)
                 if keep:
                     return response, b""
-                for piece in response.iter_raw():
+                for piece in response.iter_bytes():
                     if not collected.add(piece):
                         break
             finally:
@@ -103,7 +103,7 @@ class Caller:
                     response.close()
         except TransportError as error:
             return error
-        except (httpx.TransportError, httpx.StreamError) as error:
+        except httpx.TransportError as error:
             return transport_error(call.operation.name, error)
         done = finish(call, response.status_code, response.headers, collected.body)
         return (response, done) if isinstance(done, bytes) else done

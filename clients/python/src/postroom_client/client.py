@@ -27,15 +27,13 @@ LONGEST_POLL: Final = 60
 _LEAST: Final = 1.0
 """Seconds from one poll to the next, should the server answer sooner."""
 
-Verify = ssl.SSLContext | bool
-
 
 class Client(Resources):
     """A client that blocks. Use it in a `with`, or `close` it. Several threads may use one.
 
     `url` is the server's address: `https://`, or `http://` on this machine. `key`: an API key or the token of a
     session; None for what needs none. `retry`: nothing is sent again unless it says so. `timeout`: seconds for one
-    attempt. `verify`: an `ssl.SSLContext` that knows the server's certificate, where the system does not. `proxy`: the
+    attempt. `verify`: a context that knows the server's certificate, where the usual authorities do not. `proxy`: the
     address of one; those of the environment are not looked at. Answers of more than `max_answer` bytes are refused.
     Redirections are not followed. Raises ConfigError.
     """
@@ -47,7 +45,7 @@ class Client(Resources):
         *,
         retry: Retry | None = None,
         timeout: float = REQUEST_TIMEOUT,
-        verify: Verify = True,
+        verify: ssl.SSLContext | None = None,
         proxy: str | None = None,
         max_answer: int = MAX_ANSWER,
         transport: httpx.BaseTransport | None = None,
@@ -56,7 +54,7 @@ class Client(Resources):
     ) -> None:
         settings = Settings.of(url, key, retry, timeout, max_answer, surroundings)
         # The transport is used without httpx.Client, which writes every address that it asks for to the log.
-        made = httpx.HTTPTransport(verify=verify, proxy=proxy) if transport is None else transport
+        made = httpx.HTTPTransport(verify=_trust(url, verify), proxy=proxy) if transport is None else transport
         self._caller = Caller(settings, made, sleep)
         super().__init__(self._caller)
 
@@ -115,7 +113,7 @@ class AsyncClient(AsyncResources):
         *,
         retry: Retry | None = None,
         timeout: float = REQUEST_TIMEOUT,
-        verify: Verify = True,
+        verify: ssl.SSLContext | None = None,
         proxy: str | None = None,
         max_answer: int = MAX_ANSWER,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -123,7 +121,7 @@ class AsyncClient(AsyncResources):
         surroundings: Surroundings | None = None,
     ) -> None:
         settings = Settings.of(url, key, retry, timeout, max_answer, surroundings)
-        made = httpx.AsyncHTTPTransport(verify=verify, proxy=proxy) if transport is None else transport
+        made = httpx.AsyncHTTPTransport(verify=_trust(url, verify), proxy=proxy) if transport is None else transport
         self._caller = AsyncCaller(settings, made, sleep)
         super().__init__(self._caller)
 
@@ -174,6 +172,13 @@ class AsyncClient(AsyncResources):
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._caller.settings.url!r})"
+
+
+def _trust(url: str, verify: ssl.SSLContext | None) -> ssl.SSLContext | bool:
+    """Without TLS nobody's certificate counts, and the list of all authorities is slow to read."""
+    if verify is not None:
+        return verify
+    return True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class _Waiting:

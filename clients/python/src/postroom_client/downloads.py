@@ -51,8 +51,8 @@ class Download(_About):
         """The bytes in pieces, once. Raises TransportError where they end too early."""
         failure: TransportError | None = None
         try:
-            yield from self._response.iter_raw()
-        except (httpx.TransportError, httpx.StreamError) as error:
+            yield from self._response.iter_bytes()
+        except httpx.TransportError as error:
             failure = transport_error(self._operation, error)
         if failure is not None:
             raise failure
@@ -85,9 +85,9 @@ class AsyncDownload(_About):
         """The bytes in pieces, once. Raises TransportError where they end too early."""
         failure: TransportError | None = None
         try:
-            async for piece in self._response.aiter_raw():
+            async for piece in self._response.aiter_bytes():
                 yield piece
-        except (httpx.TransportError, httpx.StreamError) as error:
+        except httpx.TransportError as error:
             failure = transport_error(self._operation, error)
         if failure is not None:
             raise failure
