@@ -458,6 +458,30 @@ class Methods:
         return doc(f"{one.data['summary'].rstrip('.')}.\n\n`{one.method} {one.path}`{wants}.{codes}", "        ")
 
 
+BLOCKING: Final = {
+    "async def ": "def ",
+    "async for ": "for ",
+    "await ": "",
+    "Awaitable, ": "",
+    "Awaitable[object]": "object",
+    "handle_async_request": "handle_request",
+    "aiter_bytes": "iter_bytes",
+    "aclose": "close",
+    "Async": "",
+    "the transport of an event loop": "a blocking transport",
+    "Several tasks": "Several threads",
+}
+
+
+def blocking(text: str) -> str:
+    """The module of calls for threads, from the one for event loops: there is one way to send, not two."""
+    about, _, rest = text.partition("\n")
+    made = f"{about[:-3]}\n\nMade by scripts/sdk.py from _async.py; change that, then run it again.\n\"\"\"\n{rest}"
+    for awaiting, plain in BLOCKING.items():
+        made = made.replace(awaiting, plain)
+    return made
+
+
 # -- writing
 
 
@@ -472,7 +496,9 @@ def files(document: dict[str, Any]) -> dict[str, str]:
         "_resources.py": Methods(api, awaits=False).file(),
         "_async_resources.py": Methods(api, awaits=True).file(),
     }
-    return {name: _tidy("\n".join(lines) + "\n", name) for name, lines in made.items()}
+    texts = {name: "\n".join(lines) + "\n" for name, lines in made.items()}
+    texts["_sync.py"] = blocking((TARGET / "_async.py").read_text())
+    return {name: _tidy(text, name) for name, text in texts.items()}
 
 
 def _tidy(text: str, name: str) -> str:

@@ -1,4 +1,7 @@
-"""Calls over a blocking transport."""
+"""Calls over a blocking transport.
+
+Made by scripts/sdk.py from _async.py; change that, then run it again.
+"""
 
 from __future__ import annotations
 
