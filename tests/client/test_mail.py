@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_type
 
 import httpx
 import pytest
@@ -81,6 +81,7 @@ async def test_without_retries_the_loss_is_told_and_the_same_key_finds_the_messa
     assert lost.value.sent
     client = desk.client()
     again = await client.sending.send_message(desk.box, HELLO, idempotency_key="k")
+    assert_type(again, models.SendResponse)
     assert again.deduplicated
     with pytest.raises(IdempotencyConflict) as conflict:
         await client.sending.send_message(desk.box, {**HELLO, "subject": "Other"}, idempotency_key="k")
@@ -101,6 +102,7 @@ async def test_sending_needs_a_key_and_trying_does_not(desk: Desk) -> None:
     with pytest.raises(ConfigError):
         await client.sending.send_message(desk.box, HELLO)  # type: ignore[call-overload]  # what a checker refuses
     tried = await client.sending.send_message(desk.box, HELLO, dry_run=True)
+    assert_type(tried, models.DryRunResult)
     assert tried.would_send
     assert await sent(desk) == []
 
@@ -138,6 +140,7 @@ async def test_two_hundred_and_fifty_items(desk: Desk) -> None:
     listed = desk.client().messages.list_messages(desk.box, limit=100)
     found = []
     async for message in listed:
+        assert_type(message, models.Message)
         found.append(message.id)
         if len(found) == 120:  # what comes meanwhile moves nothing
             await desk.world.deliver(simple_mail("late", Message_ID="<late@x>"), to=desk.sender.box)
