@@ -476,7 +476,7 @@ BLOCKING: Final = {
 def blocking(text: str) -> str:
     """The module of calls for threads, from the one for event loops: there is one way to send, not two."""
     about, _, rest = text.partition("\n")
-    made = f"{about[:-3]}\n\nMade by scripts/sdk.py from _async.py; change that, then run it again.\n\"\"\"\n{rest}"
+    made = f'{about[:-3]}\n\nMade by scripts/sdk.py from _async.py; change that, then run it again.\n"""\n{rest}'
     for awaiting, plain in BLOCKING.items():
         made = made.replace(awaiting, plain)
     return made
