@@ -35,7 +35,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TABLE: Final = create_http(MagicMock(about=About("0", "unknown", Environment.LOCAL))).table
 RULES: Final = {rule.operation: rule for rule in TABLE.rules}
-UNNAMED: Final = {rule.operation for rule in TABLE.rules if not names(rule, openapi.document(TABLE))}
+DOCUMENT: Final = openapi.document(TABLE)
+UNNAMED: Final = {rule.operation for rule in TABLE.rules if not names(rule, DOCUMENT)}
 """Operations that are pointed at nothing: lists, and what makes something new."""
 EVERYWHERE: Final = frozenset({Who.PLATFORM, Who.OPERATOR})
 CALLERS: Final = list(Who)
