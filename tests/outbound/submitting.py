@@ -252,9 +252,9 @@ async def post_office(db: Database, clock: ManualClock, ids: IdGenerator, path: 
     person = await people.create(NewPerson("Carol", password=PASSWORD))
     await people.grant(tenant.id, carol.public_id, person.public_id, GrantRole.OWNER, by_operator=True)
     parser = Parser()
+    directory = Directory(db, clock, DOMAIN, query_seconds=60)
     made = PostOffice(
-        *(db, clock, ids, blobs, boxes, identities, people, keys, sign_in),
-        *(Directory(db, clock, DOMAIN, query_seconds=60), parser),
+        *(db, clock, ids, blobs, boxes, identities, people, keys, sign_in, directory, parser),
         *(tenant, carol, robot, dave, person, scram),
     )
     yield made

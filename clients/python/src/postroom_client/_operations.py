@@ -269,6 +269,12 @@ DELETE_SESSION: Final[Operation[None]] = Operation("deleteSession", "DELETE", "/
 RECOVER_SESSION: Final[Operation[models.SignedIn]] = Operation(
     "recoverSession", "POST", "/v1/auth/recover", {201: models.SignedIn}
 )
+GET_PASSKEY_REQUEST_OPTIONS: Final[Operation[models.PasskeyRequestOptions]] = Operation(
+    "getPasskeyRequestOptions", "POST", "/v1/auth/passkeys/options", {200: models.PasskeyRequestOptions}
+)
+CREATE_PASSKEY_SESSION: Final[Operation[models.SignedIn]] = Operation(
+    "createPasskeySession", "POST", "/v1/auth/passkeys", {201: models.SignedIn}
+)
 GET_ACCOUNT: Final[Operation[models.AccountView]] = Operation(
     "getAccount", "GET", "/v1/account", {200: models.AccountView}
 )
@@ -300,6 +306,21 @@ CREATE_APP_PASSWORD: Final[Operation[models.AppPasswordCreated]] = Operation(
 )
 REVOKE_APP_PASSWORD: Final[Operation[None]] = Operation(
     "revokeAppPassword", "DELETE", "/v1/account/app-passwords/{app_password_id}", {204: None}
+)
+LIST_PASSKEYS: Final[Operation[models.PasskeyPage]] = Operation(
+    "listPasskeys", "GET", "/v1/account/passkeys", {200: models.PasskeyPage}
+)
+CREATE_PASSKEY: Final[Operation[models.Passkey]] = Operation(
+    "createPasskey", "POST", "/v1/account/passkeys", {201: models.Passkey}
+)
+GET_PASSKEY_CREATION_OPTIONS: Final[Operation[models.PasskeyCreationOptions]] = Operation(
+    "getPasskeyCreationOptions", "POST", "/v1/account/passkeys/options", {200: models.PasskeyCreationOptions}
+)
+UPDATE_PASSKEY: Final[Operation[models.Passkey]] = Operation(
+    "updatePasskey", "PATCH", "/v1/account/passkeys/{passkey_id}", {200: models.Passkey}
+)
+DELETE_PASSKEY: Final[Operation[None]] = Operation(
+    "deletePasskey", "DELETE", "/v1/account/passkeys/{passkey_id}", {204: None}
 )
 LIST_SESSIONS: Final[Operation[models.SessionPage]] = Operation(
     "listSessions", "GET", "/v1/account/sessions", {200: models.SessionPage}

@@ -1340,6 +1340,22 @@ class SignIn:
         """
         return self._caller.call(operations.RECOVER_SESSION, (), {}, body, None, request_timeout)
 
+    def get_passkey_request_options(self, *, request_timeout: float | None = None) -> models.PasskeyRequestOptions:
+        """What a browser signs in with a passkey by; the same for everybody.
+
+        `POST /v1/auth/passkeys/options`.
+        """
+        return self._caller.call(operations.GET_PASSKEY_REQUEST_OPTIONS, (), {}, None, None, request_timeout)
+
+    def create_passkey_session(
+        self, body: bodies.PasskeySessionCreateRequest, *, request_timeout: float | None = None
+    ) -> models.SignedIn:
+        """Sign in with a passkey, which counts as both steps.
+
+        `POST /v1/auth/passkeys`. May say `invalid_credentials`, `too_many_attempts`.
+        """
+        return self._caller.call(operations.CREATE_PASSKEY_SESSION, (), {}, body, None, request_timeout)
+
 
 class Account:
     """The operations of “Account”."""
@@ -1446,6 +1462,50 @@ class Account:
         `DELETE /v1/account/app-passwords/{app_password_id}`. May say `app_password_not_found`.
         """
         self._caller.call(operations.REVOKE_APP_PASSWORD, (app_password_id,), {}, None, None, request_timeout)
+
+    def list_passkeys(
+        self, *, limit: int | None = None, cursor: str | None = None, request_timeout: float | None = None
+    ) -> Pages[models.PasskeyPage, models.Passkey]:
+        """Passkeys, newest first.
+
+        `GET /v1/account/passkeys`. May say `cursor_expired`.
+        """
+        return self._caller.pages(operations.LIST_PASSKEYS, (), {"limit": limit}, cursor, request_timeout)
+
+    def create_passkey(
+        self, body: bodies.PasskeyCreateRequest, *, request_timeout: float | None = None
+    ) -> models.Passkey:
+        """Keep the passkey that was made.
+
+        `POST /v1/account/passkeys`. May say `invalid_credentials`, `passkey_limit_reached`, `passkey_registered`.
+        """
+        return self._caller.call(operations.CREATE_PASSKEY, (), {}, body, None, request_timeout)
+
+    def get_passkey_creation_options(
+        self, body: bodies.PasskeyOptionsRequest, *, request_timeout: float | None = None
+    ) -> models.PasskeyCreationOptions:
+        """What a browser makes a passkey from.
+
+        `POST /v1/account/passkeys/options`. May say `invalid_credentials`, `passkey_limit_reached`,
+        `too_many_attempts`, `totp_required`.
+        """
+        return self._caller.call(operations.GET_PASSKEY_CREATION_OPTIONS, (), {}, body, None, request_timeout)
+
+    def update_passkey(
+        self, passkey_id: str, body: bodies.PasskeyUpdateRequest, *, request_timeout: float | None = None
+    ) -> models.Passkey:
+        """Call a passkey something else.
+
+        `PATCH /v1/account/passkeys/{passkey_id}`. May say `passkey_not_found`.
+        """
+        return self._caller.call(operations.UPDATE_PASSKEY, (passkey_id,), {}, body, None, request_timeout)
+
+    def delete_passkey(self, passkey_id: str, *, request_timeout: float | None = None) -> None:
+        """Remove a passkey; what it opened ends.
+
+        `DELETE /v1/account/passkeys/{passkey_id}`. May say `passkey_not_found`.
+        """
+        self._caller.call(operations.DELETE_PASSKEY, (passkey_id,), {}, None, None, request_timeout)
 
     def list_sessions(
         self, *, limit: int | None = None, cursor: str | None = None, request_timeout: float | None = None

@@ -52,6 +52,15 @@ class AppPasswordCreateRequest(TypedDict):
     totp: NotRequired[str]
 
 
+class AssertionResponse(TypedDict):
+    """`AssertionResponse` of the API."""
+
+    clientDataJSON: str
+    authenticatorData: str
+    signature: str
+    userHandle: NotRequired[str | None]
+
+
 class AttachmentInput(TypedDict):
     """`AttachmentInput` of the API."""
 
@@ -60,6 +69,14 @@ class AttachmentInput(TypedDict):
     content_base64: str
     disposition: NotRequired[Literal["attachment", "inline"]]
     content_id: NotRequired[str]
+
+
+class AttestationResponse(TypedDict):
+    """`AttestationResponse` of the API."""
+
+    clientDataJSON: str
+    attestationObject: str
+    transports: NotRequired[Sequence[str]]
 
 
 class BillingBody(TypedDict):
@@ -80,6 +97,15 @@ class Consent(TypedDict):
 
     basis: str
     recorded_at: datetime | str
+
+
+class CreatedCredential(TypedDict):
+    """What `navigator.credentials.create` gave."""
+
+    id: str
+    rawId: NotRequired[str]
+    type: Literal["public-key"]
+    response: AttestationResponse
 
 
 class CustomRefPatternInput(TypedDict):
@@ -226,6 +252,34 @@ class PartnerUpdateRequest(TypedDict):
     default_billing_mode: NotRequired[Literal["exempt", "metered"]]
     max_tenants: NotRequired[int]
     ramp_exempt: NotRequired[bool]
+
+
+class PasskeyCreateRequest(TypedDict):
+    """`PasskeyCreateRequest` of the API."""
+
+    name: str
+    credential: CreatedCredential
+
+
+class PasskeyOptionsRequest(TypedDict):
+    """`totp`: a code of the app, or a recovery code; wanted where two-step verification is on."""
+
+    current_password: str
+    totp: NotRequired[str]
+
+
+class PasskeySessionCreateRequest(TypedDict):
+    """`PasskeySessionCreateRequest` of the API."""
+
+    credential: ShownCredential
+    kind: NotRequired[Literal["web", "client", "console"]]
+    device: NotRequired[DeviceBody]
+
+
+class PasskeyUpdateRequest(TypedDict):
+    """`PasskeyUpdateRequest` of the API."""
+
+    name: str
 
 
 class PasswordChangeRequest(TypedDict):
@@ -427,6 +481,15 @@ class SessionCreateRequest(TypedDict):
     totp: NotRequired[str]
     kind: NotRequired[Literal["web", "client", "console"]]
     device: NotRequired[DeviceBody]
+
+
+class ShownCredential(TypedDict):
+    """What `navigator.credentials.get` gave."""
+
+    id: str
+    rawId: NotRequired[str]
+    type: Literal["public-key"]
+    response: AssertionResponse
 
 
 class SignatureBody(TypedDict):

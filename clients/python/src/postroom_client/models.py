@@ -211,6 +211,46 @@ class AuditEventPage(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AuthenticatorSelection(Model):
+    """`AuthenticatorSelection` of the API."""
+
+    residentKey: str
+    requireResidentKey: bool
+    userVerification: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CreationOptions(Model):
+    """For `PublicKeyCredential.parseCreationOptionsFromJSON`."""
+
+    rp: RelyingPartyEntity
+    user: UserEntity
+    challenge: str
+    pubKeyCredParams: tuple[CredentialParameters, ...]
+    timeout: int
+    excludeCredentials: tuple[CredentialDescriptor, ...]
+    authenticatorSelection: AuthenticatorSelection
+    attestation: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CredentialDescriptor(Model):
+    """`CredentialDescriptor` of the API."""
+
+    type: str
+    id: str
+    transports: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CredentialParameters(Model):
+    """`CredentialParameters` of the API."""
+
+    type: str
+    alg: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CustomRefPattern(Model):
     """`CustomRefPattern` of the API."""
 
@@ -615,6 +655,43 @@ class PartnerPage(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Passkey(Model):
+    """`backup_eligible`: it can be on several devices; `backed_up`: it is, as far as it said when it was used last."""
+
+    id: str
+    name: str
+    transports: tuple[str, ...]
+    backup_eligible: bool
+    backed_up: bool
+    created_at: datetime
+    last_used_at: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PasskeyCreationOptions(Model):
+    """The answer counts once, until `expires_at`."""
+
+    public_key: CreationOptions
+    expires_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PasskeyPage(Model):
+    """`PasskeyPage` of the API."""
+
+    data: tuple[Passkey, ...]
+    next_cursor: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PasskeyRequestOptions(Model):
+    """The answer counts once, until `expires_at`."""
+
+    public_key: RequestOptions
+    expires_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Person(Model):
     """`Person` of the API."""
 
@@ -923,6 +1000,24 @@ class Ref(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RelyingPartyEntity(Model):
+    """`RelyingPartyEntity` of the API."""
+
+    id: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RequestOptions(Model):
+    """For `PublicKeyCredential.parseRequestOptionsFromJSON`."""
+
+    challenge: str
+    timeout: int
+    rpId: str
+    userVerification: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SendResponse(Model):
     """The message that was accepted; `deduplicated` when an earlier request with the same key did it."""
 
@@ -1004,6 +1099,7 @@ class Session(Model):
     current: bool
     second_factor: bool
     app_password: bool
+    passkey: bool
     device_id: str | None
     ip: str | None
     user_agent: str | None
@@ -1294,6 +1390,15 @@ class Trust(Model):
         | str,
         ...,
     ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class UserEntity(Model):
+    """`UserEntity` of the API."""
+
+    id: str
+    name: str
+    displayName: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
