@@ -86,6 +86,11 @@ _REVOKE = """
 UPDATE api_keys SET revoked_at = $2, prev_hash = NULL, prev_expires_at = NULL
 WHERE id = $1 AND revoked_at IS NULL RETURNING id
 """
+# Rows of several keys are locked in the order of their ids, by everybody: nobody waits for each other in a ring (B10).
+_HOLD_OF_PERSON = """
+SELECT id FROM api_keys WHERE tenant_id = $1 AND created_by_person = $2 AND revoked_at IS NULL
+ORDER BY id FOR NO KEY UPDATE
+"""
 _REVOKE_OF_PERSON = """
 UPDATE api_keys SET revoked_at = $3, prev_hash = NULL, prev_expires_at = NULL
 WHERE tenant_id = $1 AND created_by_person = $2 AND revoked_at IS NULL
@@ -107,9 +112,14 @@ SELECT EXISTS (
 """
 _IDENTITY = "SELECT id FROM identities WHERE tenant_id = $1 AND public_id = $2"
 _IS_PARTNERS = " ".join(("SELECT", of_partner("$2::bigint", "$1::bigint")))
+# Other nodes note the same keys, and somebody may be rotating one: those are noted another time.
 _USED = """
-UPDATE api_keys k SET last_used_at = u.at FROM unnest($1::bigint[], $2::timestamptz[]) AS u (id, at)
-WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.at)
+WITH free AS (
+  SELECT k.id, u.at FROM unnest($1::bigint[], $2::timestamptz[]) AS u (id, at) JOIN api_keys k ON k.id = u.id
+  WHERE k.last_used_at IS NULL OR k.last_used_at < u.at
+  FOR NO KEY UPDATE OF k SKIP LOCKED
+)
+UPDATE api_keys k SET last_used_at = free.at FROM free WHERE k.id = free.id
 """
 
 
@@ -258,6 +268,7 @@ async def revoke_of_person(
 ) -> list[str]:
     """Revoke the person's keys in the tenant, with `room` those that hold more than it; their public ids."""
     names = None if room is None else sorted(room)
+    await conn.execute(_HOLD_OF_PERSON, tenant_id, person)
     return [row["public_id"] for row in await conn.fetch(_REVOKE_OF_PERSON, tenant_id, person, now, names)]
 
 
