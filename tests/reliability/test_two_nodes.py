@@ -229,6 +229,26 @@ async def test_promote_against_retire(nodes: Nodes) -> None:
     assert sum(seen.values()) == ROUNDS
 
 
+@pytest.mark.covers("FR-IDN-1", "FR-IDN-4")
+async def test_what_is_read_of_an_identity_while_it_is_deleted(nodes: Nodes) -> None:
+    """It is shown as it was at one moment: with its address, or as one that is going."""
+    tenant = await nodes.tenant()
+    for number in range(ROUNDS):
+        box = await nodes.identity(tenant)
+        path, at = f"/v1/identities/{box}", number % 2
+        listed = f"/v1/tenants/{tenant}/identities?limit=1"
+        *answers, gone = await nodes.ask(
+            *on_all("GET", path, times=6), *on_all("GET", listed, times=3), Ask(at, "DELETE", path)
+        )
+        assert gone.status == 202
+        assert told(answers) == {"200": 18}
+        seen = [answer.body for answer in answers[:12]]
+        seen += [one for answer in answers[12:] for one in answer.body["data"] if one["id"] == box]
+        for one in seen:
+            roles = [address["role"] for address in one["addresses"]]
+            assert (one["status"], roles) in (("active", ["primary"]), ("deleting", []))
+
+
 @pytest.mark.covers("FR-KEY-2", "security-privacy:A3.6")
 async def test_rotate_against_revoke(nodes: Nodes) -> None:
     tenant = await nodes.tenant()

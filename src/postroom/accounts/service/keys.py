@@ -100,6 +100,7 @@ class KeyVerifier:
             partner_id=key.partner_id,
             partner_public_id=key.partner_public_id,
             behind=key.created_by_role,
+            key=key,
         )
 
     def mac_of(self, text: str) -> bytes:
@@ -221,16 +222,6 @@ class Keys:
         """Raises `key_not_found` out of reach, `key_scope_exceeded` for a wider key."""
         async with self._db.acquire() as conn:
             return await self._reach(conn, caller, public_id)
-
-    async def own(self, caller: Principal) -> ApiKey:
-        """The calling key, which may be out of its own reach: partner keys are. Raises `unauthenticated` for who is
-        none, or is deleted.
-        """
-        async with self._db.acquire() as conn:
-            key = await store.own(conn, caller.row_id) if caller.kind is PrincipalKind.KEY else None
-        if key is None:
-            raise PostroomError("unauthenticated")
-        return key
 
     async def revoke(self, caller: Principal | None, public_id: str, *, by: Actor | None = None) -> None:
         """The key is refused from now on, with its previous secret. Doing it twice changes nothing. Raises as `get`."""

@@ -12,7 +12,7 @@ import asyncpg
 from postroom.accounts.keys import Lineage, NewKey
 from postroom.accounts.models import ApiKey, ApiKeyKey, MemberRole, Mode, Scope, TenantKey, TenantStatus
 from postroom.accounts.permissions import Level, Permission
-from postroom.accounts.store.reach import of_partner, partner_status
+from postroom.accounts.store.reach import of_each_tenant, of_partner, partner_status
 from postroom.base.ids import is_id
 from postroom.db import Connection
 
@@ -53,13 +53,19 @@ _GET = " ".join(
     )
 )
 _OWN = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE k.id = $1"))
-_LIST = " ".join(
+_REST = " ".join(
     (
-        *("SELECT", _COLUMNS, _JOINED, "WHERE", _REACH),
-        "AND ($4::bigint IS NULL OR k.tenant_id = $4)",
-        "AND ($5::timestamptz IS NULL OR (k.created_at, k.public_id) < ($5, $6::text))",
-        *("AND", _NOT_WIDER.format(names="$8", own="$9")),
-        "ORDER BY k.created_at DESC, k.public_id DESC LIMIT $7",
+        *("AND", _REACH, "AND ($5::timestamptz IS NULL OR (k.created_at, k.public_id) < ($5, $6::text))"),
+        *("AND", _NOT_WIDER.format(names="$8", own="$9"), "ORDER BY k.created_at DESC, k.public_id DESC LIMIT $7"),
+    )
+)
+_OF_ALL = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE $4::bigint IS NULL", _REST))
+_OF_TENANT = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE k.tenant_id = $4::bigint", _REST))
+_OF_EACH = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE k.tenant_id = pt.tenant_id AND $4::bigint IS NULL", _REST))
+_OF_PARTNER = " ".join(
+    (
+        *("SELECT found.* FROM", of_each_tenant("$2::bigint", _OF_EACH, "found")),
+        "ORDER BY found.created_at DESC, found.public_id DESC LIMIT $7",
     )
 )
 _COUNT_ACTIVE = """
@@ -187,8 +193,12 @@ async def page(
 ) -> list[ApiKey]:
     """Keys in reach, newest first; with `tenant_id` those of one tenant."""
     created_at, public_id = after if after is not None else (None, None)
+    tenant_id = reach.scope.tenant_of(tenant_id)
+    statement = _OF_TENANT
+    if tenant_id is None:
+        statement = _OF_PARTNER if reach.scope.level is Level.PARTNER else _OF_ALL
     rows = await conn.fetch(
-        *(_LIST, *reach.scope.values, tenant_id, created_at, public_id, limit, reach.names, reach.own)
+        *(statement, *reach.scope.values, tenant_id, created_at, public_id, limit, reach.names, reach.own)
     )
     return [_key(row) for row in rows]
 
