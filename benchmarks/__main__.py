@@ -32,8 +32,20 @@ from rich.table import Table
 
 from .common import PROJECT, RESULTS, Row, kill, tree
 
-MODULES: Final = ("mime", "dkim", "mailauth", "smtp_protocol", "mailbox", "smtp_in", "send", "imap", "rest", "server")
-BY_NAME: Final = ("imap_growth",)
+MODULES: Final = (
+    "mime",
+    "dkim",
+    "mailauth",
+    "smtp_protocol",
+    "mailbox",
+    "smtp_in",
+    "send",
+    "imap",
+    "rest",
+    "control",
+    "server",
+)
+BY_NAME: Final = ("imap_growth", "control_scale")
 """Those that run only when they are named: they take long."""
 QUICK_SECONDS: Final = 300.0
 FULL_SECONDS: Final = 1800.0

@@ -332,6 +332,10 @@ class Server:
         """A key with every permission of the tenant."""
         return self.seeded.api_key
 
+    def platform_keys(self, count: int) -> list[str]:
+        """New keys of the platform, with every permission that it can hold. The database runs."""
+        return asyncio.run(_make_keys(self._environment(), self.database_url, count))
+
     @property
     def ports(self) -> list[int]:
         by_role = {"smtp": self.smtp_port, "imap": self.imap_port, "http": self.http_port}
@@ -486,6 +490,21 @@ async def _wait_indexed(url: str, timeout: float) -> float:
         return time.monotonic()
     finally:
         await connection.close(timeout=30)
+
+
+async def _make_keys(environ: Mapping[str, str], url: str, count: int) -> list[str]:
+    from postroom.accounts.keys import NewKey
+    from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level
+    from postroom.app import open_core
+    from postroom.base import log
+    from postroom.base.secrets import load_secrets
+    from postroom.base.settings import load
+
+    log.configure("warning", "text", sys.stderr)
+    settings = load(environ=environ)
+    new = NewKey("bench", Level.PLATFORM, tuple(MAY_HOLD[Level.PLATFORM] - OWNER_ONLY))
+    async with open_core(settings, load_secrets(settings.server.data_dir, environ), url) as core:
+        return [(await core.keys.create(None, new))[1] for _ in range(count)]
 
 
 async def _make_deployment(people: int, agents: int) -> Seeded:

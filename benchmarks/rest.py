@@ -127,7 +127,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
     writes_to_strangers = {"require_known_recipient": False}
     new = NewIdentity("box", "Box", owner_name="Anna", owner_email="anna@example.com", send_policy=writes_to_strangers)
     box, _ = await identities.create(tenant.id, new)
-    permissions = ("messages:read", "messages:write", "messages:send", "search:read")
+    permissions = ("identities:read", "messages:read", "messages:write", "messages:send", "search:read")
     _, text = await keys.create(None, NewKey("bench", Level.IDENTITY, permissions, tenant.id, box.id))
     ingest = Ingest(db, blobs, clock, committed=lambda stored: None)
     ingest.start()

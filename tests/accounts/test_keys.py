@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -300,3 +302,22 @@ async def test_last_use_is_written_once_a_minute(house: House) -> None:
     await house.verifier.verify(text)
     await house.verifier.flush_used()
     assert (await house.keys.get(None, key.public_id)).last_used_at == house.clock.now()
+
+
+@pytest.mark.covers("decisions:B10")
+async def test_noting_uses_waits_for_nobody(house: House, database_url: str) -> None:
+    """Another node notes the same keys in another order, and holds one of them."""
+    tenant = await house.tenant("acme")
+    made = [await house.keys.create(None, NewKey("k", Level.TENANT, READ, tenant.id)) for _ in range(2)]
+    conn = await asyncpg.connect(database_url)
+    try:
+        async with conn.transaction():
+            await conn.execute("SELECT FROM api_keys WHERE public_id = $1 FOR NO KEY UPDATE", made[0][0].public_id)
+            for _, text in made:
+                await house.verifier.verify(text)
+            async with asyncio.timeout(20):
+                await house.verifier.flush_used()
+    finally:
+        await conn.close()
+    used = [(await house.keys.get(None, key.public_id)).last_used_at for key, _ in made]
+    assert used == [None, house.clock.now()]

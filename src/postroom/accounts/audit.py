@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from postroom.accounts.models import Principal, PrincipalKind, Scope
-from postroom.accounts.store.reach import of_partner
+from postroom.accounts.permissions import Level
+from postroom.accounts.store.reach import of_each_tenant, of_partner
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
 
@@ -81,7 +82,14 @@ ORDER BY a.created_at DESC, a.public_id DESC LIMIT $11
 """
 _PARTNERS: Final = of_partner("a.tenant_id", "$2::bigint")
 _OF_ALL: Final = _PAGE.format(tenant="$3::bigint IS NULL", of_partner=_PARTNERS)
-_OF_TENANT: Final = _PAGE.format(tenant="a.tenant_id = $3", of_partner=_PARTNERS)
+_OF_TENANT: Final = _PAGE.format(tenant="a.tenant_id = $3::bigint", of_partner=_PARTNERS)
+_OF_EACH: Final = _PAGE.format(tenant="a.tenant_id = pt.tenant_id AND $3::bigint IS NULL", of_partner=_PARTNERS)
+_OF_PARTNER: Final = " ".join(
+    (
+        *("SELECT found.* FROM", of_each_tenant("$2::bigint", _OF_EACH, "found")),
+        "ORDER BY found.created_at DESC, found.public_id DESC LIMIT $11",
+    )
+)
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
 
@@ -135,7 +143,10 @@ class AuditLog:
         out of scope is not listed.
         """
         created_at, public_id = after if after is not None else (None, None)
-        statement = _OF_ALL if tenant_id is None else _OF_TENANT
+        tenant_id = scope.tenant_of(tenant_id)
+        statement = _OF_TENANT
+        if tenant_id is None:
+            statement = _OF_PARTNER if scope.level is Level.PARTNER else _OF_ALL
         async with self._db.acquire() as conn:
             rows = await conn.fetch(
                 statement,

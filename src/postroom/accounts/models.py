@@ -216,6 +216,12 @@ class Scope:
         """The first three values of a statement in scope: level, key of the partner or else of the tenant, identity."""
         return self.level, self.partner_id if self.level is Level.PARTNER else self.tenant_id, self.identity_id
 
+    def tenant_of(self, asked: int | None) -> int | None:
+        """The tenant that a list is of: the one that is asked for, or else the only one that there is in scope. None:
+        of several. That an index finds its rows is all that follows from it; what is in scope the statement decides.
+        """
+        return self.tenant_id if asked is None else asked
+
 
 KEYS_OF_LEVEL = {
     Level.PLATFORM: (False, False, False),
@@ -386,6 +392,8 @@ class Principal:
     partner_public_id: str | None = None
     behind: MemberRole | None = None
     """The role of the person behind a key, who may have made the key that made it (A3.7)."""
+    key: ApiKey | None = field(default=None, compare=False)
+    """The key as it was when it was let in; None for people."""
 
     @property
     def scope(self) -> Scope:

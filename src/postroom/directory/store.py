@@ -11,7 +11,8 @@ from typing import Any, Final
 import asyncpg
 
 from postroom.accounts.models import Scope
-from postroom.accounts.store.reach import of_partner
+from postroom.accounts.permissions import Level
+from postroom.accounts.store.reach import of_each_tenant, of_partner
 from postroom.accounts.text import is_storable
 from postroom.base.ids import is_id
 from postroom.db import Connection
@@ -28,10 +29,13 @@ from postroom.directory.models import (
 )
 from postroom.directory.rules import DomainRow
 
-_ADDRESS: Final = """
-a.id, a.public_id, a.address, a.domain_id, d.name AS domain, d.public_id AS domain_public_id,
-d.kind = 'platform' AS is_platform, a.role, a.status,
-a.retire_at, a.retired_at, a.created_at
+# Of the identity `i`, in the statement that reads it: what is shown of both is of one moment.
+_HOSTED: Final = """
+array(SELECT ROW (a.id, a.public_id, a.address, a.domain_id, d.name, d.public_id, d.kind = 'platform', a.role,
+                  a.status, a.retire_at, a.retired_at, a.created_at)
+      FROM addresses a JOIN domains d ON d.id = a.domain_id
+      WHERE a.tenant_id = i.tenant_id AND a.identity_id = i.id
+      ORDER BY a.role DESC, a.created_at, a.id) AS hosted
 """
 # The system identity is the platform's alone (A15); a null of the scope never equals anything.
 # A relay is nobody's (mail-server A6).
@@ -43,11 +47,13 @@ i.kind <> 'relay' AND CASE $1::text
   WHEN 'identity' THEN i.tenant_id = $2::bigint AND i.id = $3::bigint AND NOT i.is_system
   ELSE false END
 """.replace("{of_partner}", of_partner("i.tenant_id", "$2::bigint"))
-_SELECT: Final = """
-SELECT i.*, t.public_id AS tenant_public_id FROM identities i JOIN tenants t ON t.id = i.tenant_id
-"""
+_FROM: Final = "FROM identities i JOIN tenants t ON t.id = i.tenant_id"
+_SELECT: Final = " ".join(("SELECT i.*, t.public_id AS tenant_public_id,", _HOSTED, _FROM))
 _GET: Final = " ".join((_SELECT, "WHERE i.public_id = $4 AND", _REACH))
-_GET_FOR_UPDATE: Final = " ".join((_GET, "FOR NO KEY UPDATE OF i"))
+# Addresses are read after it: of those that somebody changed while we waited, this statement would not know.
+_HOLD: Final = " ".join(
+    ("SELECT i.tenant_id, i.id FROM identities i WHERE i.public_id = $4 AND", _REACH, "FOR NO KEY UPDATE OF i")
+)
 _BY_CLIENT_ID: Final = " ".join((_SELECT, "WHERE i.tenant_id = $1 AND i.client_id = $2"))
 _JOINED: Final = " ".join((_SELECT, "JOIN addresses a ON a.tenant_id = i.tenant_id AND a.identity_id = i.id"))
 _BY_ADDRESS: Final = " ".join((_JOINED, "WHERE a.address = $4 AND", _REACH))
@@ -61,7 +67,7 @@ _LIST_REST: Final = " ".join(
     )
 )
 _GRANTED: Final = """
-SELECT i.*, t.public_id AS tenant_public_id FROM mailbox_grants g
+SELECT i.*, t.public_id AS tenant_public_id, {hosted} FROM mailbox_grants g
 JOIN identities i ON i.tenant_id = g.tenant_id AND i.id = g.mailbox_id
 JOIN tenants t ON t.id = g.tenant_id
 WHERE g.person_id = $1 AND t.status IN ('active', 'suspended') AND i.status IN ('active', 'paused') AND NOT i.is_system
@@ -69,15 +75,21 @@ WHERE g.person_id = $1 AND t.status IN ('active', 'suspended') AND i.status IN (
   AND ($4::text IS NULL OR i.purpose = $4)
   AND ($5::timestamptz IS NULL OR (i.created_at, i.public_id) < ($5, $6::text))
 ORDER BY i.created_at DESC, i.public_id DESC LIMIT $7
-"""
-_LIST: Final = " ".join((_SELECT, "WHERE i.tenant_id = $4 AND NOT i.is_system AND", _REACH, _LIST_REST))
+""".replace("{hosted}", _HOSTED)
+_LIST: Final = " ".join((_SELECT, "WHERE i.tenant_id = $4::bigint AND NOT i.is_system AND", _REACH, _LIST_REST))
 # In the order of one index, however many tenants there are.
 _LIST_ALL: Final = " ".join((_SELECT, "WHERE $4::bigint IS NULL AND NOT i.is_system AND", _REACH, _LIST_REST))
-_ADDRESSES: Final = " ".join(
+_LIST_EACH: Final = " ".join(
     (
-        *("SELECT", _ADDRESS, ", a.identity_id FROM addresses a JOIN domains d ON d.id = a.domain_id"),
-        "WHERE a.tenant_id = $1 AND a.identity_id = ANY ($2::bigint[])",
-        "ORDER BY a.identity_id, a.role DESC, a.created_at, a.id",
+        *("SELECT i.*, t.public_id AS tenant_public_id", _FROM),
+        "WHERE i.tenant_id = pt.tenant_id AND $4::bigint IS NULL AND NOT i.is_system AND",
+        *(_REACH, _LIST_REST),
+    )
+)
+_LIST_OF_PARTNER: Final = " ".join(
+    (
+        *("SELECT i.*,", _HOSTED, "FROM", of_each_tenant("$2::bigint", _LIST_EACH, "i")),
+        "ORDER BY i.created_at DESC, i.public_id DESC LIMIT $10",
     )
 )
 
@@ -168,9 +180,10 @@ async def get(conn: Connection, scope: Scope, public_id: str, *, lock: bool = Fa
     """An identity in scope; with `lock` its row is held until the end of the transaction."""
     if not is_id("idn_", public_id):
         return None
-    statement = _GET_FOR_UPDATE if lock else _GET
-    row = await conn.fetchrow(statement, *_values(scope), public_id)
-    return None if row is None else (await _with_addresses(conn, [row]))[0]
+    if lock:
+        held = await conn.fetchrow(_HOLD, *_values(scope), public_id)
+        return None if held is None else await by_key(conn, held["tenant_id"], held["id"])
+    return _or_none(await conn.fetchrow(_GET, *_values(scope), public_id))
 
 
 async def by_client_id(conn: Connection, tenant_id: int, client_id: str) -> tuple[Identity, str | None] | None:
@@ -178,23 +191,21 @@ async def by_client_id(conn: Connection, tenant_id: int, client_id: str) -> tupl
     row = await conn.fetchrow(_BY_CLIENT_ID, tenant_id, client_id)
     if row is None:
         return None
-    return (await _with_addresses(conn, [row]))[0], row["client_fingerprint"]
+    return _identity(row), row["client_fingerprint"]
 
 
 async def by_address(conn: Connection, scope: Scope, address: str) -> Identity | None:
     """The identity in scope that an address belongs to, whatever the state of either."""
     if not is_storable(address):
         return None
-    row = await conn.fetchrow(_BY_ADDRESS, *_values(scope), address)
-    return None if row is None else (await _with_addresses(conn, [row]))[0]
+    return _or_none(await conn.fetchrow(_BY_ADDRESS, *_values(scope), address))
 
 
 async def by_address_id(conn: Connection, scope: Scope, public_id: str) -> Identity | None:
     """The identity in scope that an address belongs to, by the id of the address."""
     if not is_id("adr_", public_id):
         return None
-    row = await conn.fetchrow(_BY_ADDRESS_ID, *_values(scope), public_id)
-    return None if row is None else (await _with_addresses(conn, [row]))[0]
+    return _or_none(await conn.fetchrow(_BY_ADDRESS_ID, *_values(scope), public_id))
 
 
 async def domain_id(conn: Connection, tenant_id: int, name: str) -> str | None:
@@ -205,13 +216,13 @@ async def domain_id(conn: Connection, tenant_id: int, name: str) -> str | None:
 
 async def by_key(conn: Connection, tenant_id: int, identity_id: int) -> Identity:
     """An identity that is known to be there."""
-    rows = await conn.fetch(_BY_KEYS, tenant_id, [identity_id])
-    return (await _with_addresses(conn, rows))[0]
+    row = await conn.fetchrow(_BY_KEYS, tenant_id, [identity_id])
+    assert row is not None
+    return _identity(row)
 
 
 async def system_identity(conn: Connection) -> Identity | None:
-    row = await conn.fetchrow(_SYSTEM)
-    return None if row is None else (await _with_addresses(conn, [row]))[0]
+    return _or_none(await conn.fetchrow(_SYSTEM))
 
 
 async def page(
@@ -228,11 +239,14 @@ async def page(
     """Identities of a tenant, or of all, that are in scope, newest first; the system identity never."""
     wanted = None if statuses is None else [status.value for status in statuses]
     created_at, public_id = after if after is not None else (None, None)
-    statement = _LIST_ALL if tenant_id is None else _LIST
+    tenant_id = scope.tenant_of(tenant_id)
+    statement = _LIST
+    if tenant_id is None:
+        statement = _LIST_OF_PARTNER if scope.level is Level.PARTNER else _LIST_ALL
     rows = await conn.fetch(
         statement, *_values(scope), tenant_id, wanted, purpose, client_id, created_at, public_id, limit
     )
-    return await _with_addresses(conn, rows)
+    return [_identity(row) for row in rows]
 
 
 async def granted(
@@ -249,7 +263,7 @@ async def granted(
     wanted = None if statuses is None else [status.value for status in statuses]
     created_at, public_id = after if after is not None else (None, None)
     rows = await conn.fetch(_GRANTED, person_id, tenant, wanted, purpose, created_at, public_id, limit)
-    return await _with_addresses(conn, rows)
+    return [_identity(row) for row in rows]
 
 
 async def insert(
@@ -392,18 +406,7 @@ async def bury(
 
 async def _by_keys(conn: Connection, tenant_id: int, keys: list[asyncpg.Record]) -> list[Identity]:
     rows = await conn.fetch(_BY_KEYS, tenant_id, [row["id"] for row in keys])
-    return await _with_addresses(conn, rows)
-
-
-async def _with_addresses(conn: Connection, rows: Sequence[asyncpg.Record]) -> list[Identity]:
-    addresses: dict[int, list[HostedAddress]] = {row["id"]: [] for row in rows}
-    by_tenant: dict[int, list[int]] = {}
-    for row in rows:
-        by_tenant.setdefault(row["tenant_id"], []).append(row["id"])
-    for tenant_id, identity_ids in by_tenant.items():
-        for row in await conn.fetch(_ADDRESSES, tenant_id, identity_ids):
-            addresses[row["identity_id"]].append(_address(row))
-    return [_identity(row, tuple(addresses[row["id"]])) for row in rows]
+    return [_identity(row) for row in rows]
 
 
 def _values(scope: Scope) -> tuple[str, int | None, int | None]:
@@ -414,24 +417,20 @@ def _domain(row: asyncpg.Record | None) -> DomainRow | None:
     return None if row is None else DomainRow(**dict(row))
 
 
-def _address(row: asyncpg.Record) -> HostedAddress:
+def _address(values: tuple[Any, ...]) -> HostedAddress:
+    id_, public_id, address, domain_id, domain, domain_public_id, is_platform, role, status, *times = values
     return HostedAddress(
-        id=row["id"],
-        public_id=row["public_id"],
-        address=row["address"],
-        domain_id=row["domain_id"],
-        domain=row["domain"],
-        domain_public_id=row["domain_public_id"],
-        is_platform=row["is_platform"],
-        role=AddressRole(row["role"]),
-        status=AddressStatus(row["status"]),
-        retire_at=row["retire_at"],
-        retired_at=row["retired_at"],
-        created_at=row["created_at"],
+        *(id_, public_id, address, domain_id, domain, domain_public_id, is_platform),
+        *(AddressRole(role), AddressStatus(status)),
+        *times,
     )
 
 
-def _identity(row: asyncpg.Record, addresses: tuple[HostedAddress, ...]) -> Identity:
+def _or_none(row: asyncpg.Record | None) -> Identity | None:
+    return None if row is None else _identity(row)
+
+
+def _identity(row: asyncpg.Record) -> Identity:
     reason = row["pause_reason"]
     return Identity(
         id=IdentityKey(row["id"]),
@@ -454,5 +453,5 @@ def _identity(row: asyncpg.Record, addresses: tuple[HostedAddress, ...]) -> Iden
         is_system=row["is_system"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
-        addresses=addresses,
+        addresses=tuple(map(_address, row["hosted"])),
     )

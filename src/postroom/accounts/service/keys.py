@@ -100,6 +100,7 @@ class KeyVerifier:
             partner_id=key.partner_id,
             partner_public_id=key.partner_public_id,
             behind=key.created_by_role,
+            key=key,
         )
 
     def mac_of(self, text: str) -> bytes:
@@ -222,16 +223,6 @@ class Keys:
         async with self._db.acquire() as conn:
             return await self._reach(conn, caller, public_id)
 
-    async def own(self, caller: Principal) -> ApiKey:
-        """The calling key, which may be out of its own reach: partner keys are. Raises `unauthenticated` for who is
-        none, or is deleted.
-        """
-        async with self._db.acquire() as conn:
-            key = await store.own(conn, caller.row_id) if caller.kind is PrincipalKind.KEY else None
-        if key is None:
-            raise PostroomError("unauthenticated")
-        return key
-
     async def revoke(self, caller: Principal | None, public_id: str, *, by: Actor | None = None) -> None:
         """The key is refused from now on, with its previous secret. Doing it twice changes nothing. Raises as `get`."""
         async with self._db.transaction() as conn:
@@ -260,10 +251,7 @@ class Keys:
         now = self._clock.now()
         async with self._db.transaction() as conn:
             key = await self._reach(conn, caller, public_id)
-            current = await store.current_mac(conn, key.id)
-            if caller is not None and await store.parent(conn, caller.row_id, now) is None:
-                # Revoked since it was let in, perhaps with the person behind it: it gets no secret of another key.
-                raise PostroomError("key_revoked")
+            current = await self._hold(conn, caller, key, now)
             if key.expires_at is not None and key.expires_at <= now:
                 raise PostroomError("invalid_request", details={"reason": "key_expired"})
             token = rules.draw(key.mode, self._random, key.lookup)
@@ -277,6 +265,20 @@ class Keys:
                 await then(conn, key, token.text)
         self._changed(public_id)
         return key, token.text
+
+    async def _hold(self, conn: Connection, caller: Principal | None, key: ApiKey, now: datetime) -> bytes | None:
+        """The MAC of a key that gets a new secret, its row locked, and the caller's shared: in the order of their ids,
+        since the caller may be about to get a new secret from that very key (B10).
+        """
+        if caller is None:
+            return await store.current_mac(conn, key.id)
+        current, is_first = None, caller.row_id < key.id
+        if not is_first:
+            current = await store.current_mac(conn, key.id)
+        if await store.parent(conn, caller.row_id, now) is None:
+            # Revoked since it was let in, perhaps with the person behind it: it gets no secret of another key.
+            raise PostroomError("key_revoked")
+        return await store.current_mac(conn, key.id) if is_first else current
 
     # -- minting
 

@@ -12,7 +12,7 @@ import asyncpg
 from postroom.accounts.keys import Lineage, NewKey
 from postroom.accounts.models import ApiKey, ApiKeyKey, MemberRole, Mode, Scope, TenantKey, TenantStatus
 from postroom.accounts.permissions import Level, Permission
-from postroom.accounts.store.reach import of_partner, partner_status
+from postroom.accounts.store.reach import of_each_tenant, of_partner, partner_status
 from postroom.base.ids import is_id
 from postroom.db import Connection
 
@@ -53,13 +53,19 @@ _GET = " ".join(
     )
 )
 _OWN = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE k.id = $1"))
-_LIST = " ".join(
+_REST = " ".join(
     (
-        *("SELECT", _COLUMNS, _JOINED, "WHERE", _REACH),
-        "AND ($4::bigint IS NULL OR k.tenant_id = $4)",
-        "AND ($5::timestamptz IS NULL OR (k.created_at, k.public_id) < ($5, $6::text))",
-        *("AND", _NOT_WIDER.format(names="$8", own="$9")),
-        "ORDER BY k.created_at DESC, k.public_id DESC LIMIT $7",
+        *("AND", _REACH, "AND ($5::timestamptz IS NULL OR (k.created_at, k.public_id) < ($5, $6::text))"),
+        *("AND", _NOT_WIDER.format(names="$8", own="$9"), "ORDER BY k.created_at DESC, k.public_id DESC LIMIT $7"),
+    )
+)
+_OF_ALL = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE $4::bigint IS NULL", _REST))
+_OF_TENANT = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE k.tenant_id = $4::bigint", _REST))
+_OF_EACH = " ".join(("SELECT", _COLUMNS, _JOINED, "WHERE k.tenant_id = pt.tenant_id AND $4::bigint IS NULL", _REST))
+_OF_PARTNER = " ".join(
+    (
+        *("SELECT found.* FROM", of_each_tenant("$2::bigint", _OF_EACH, "found")),
+        "ORDER BY found.created_at DESC, found.public_id DESC LIMIT $7",
     )
 )
 _COUNT_ACTIVE = """
@@ -86,6 +92,11 @@ _REVOKE = """
 UPDATE api_keys SET revoked_at = $2, prev_hash = NULL, prev_expires_at = NULL
 WHERE id = $1 AND revoked_at IS NULL RETURNING id
 """
+# Rows of several keys are locked in the order of their ids, by everybody: nobody waits for each other in a ring (B10).
+_HOLD_OF_PERSON = """
+SELECT id FROM api_keys WHERE tenant_id = $1 AND created_by_person = $2 AND revoked_at IS NULL
+ORDER BY id FOR NO KEY UPDATE
+"""
 _REVOKE_OF_PERSON = """
 UPDATE api_keys SET revoked_at = $3, prev_hash = NULL, prev_expires_at = NULL
 WHERE tenant_id = $1 AND created_by_person = $2 AND revoked_at IS NULL
@@ -107,9 +118,14 @@ SELECT EXISTS (
 """
 _IDENTITY = "SELECT id FROM identities WHERE tenant_id = $1 AND public_id = $2"
 _IS_PARTNERS = " ".join(("SELECT", of_partner("$2::bigint", "$1::bigint")))
+# Other nodes note the same keys, and somebody may be rotating one: those are noted another time.
 _USED = """
-UPDATE api_keys k SET last_used_at = u.at FROM unnest($1::bigint[], $2::timestamptz[]) AS u (id, at)
-WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.at)
+WITH free AS (
+  SELECT k.id, u.at FROM unnest($1::bigint[], $2::timestamptz[]) AS u (id, at) JOIN api_keys k ON k.id = u.id
+  WHERE k.last_used_at IS NULL OR k.last_used_at < u.at
+  FOR NO KEY UPDATE OF k SKIP LOCKED
+)
+UPDATE api_keys k SET last_used_at = free.at FROM free WHERE k.id = free.id
 """
 
 
@@ -177,8 +193,12 @@ async def page(
 ) -> list[ApiKey]:
     """Keys in reach, newest first; with `tenant_id` those of one tenant."""
     created_at, public_id = after if after is not None else (None, None)
+    tenant_id = reach.scope.tenant_of(tenant_id)
+    statement = _OF_TENANT
+    if tenant_id is None:
+        statement = _OF_PARTNER if reach.scope.level is Level.PARTNER else _OF_ALL
     rows = await conn.fetch(
-        *(_LIST, *reach.scope.values, tenant_id, created_at, public_id, limit, reach.names, reach.own)
+        *(statement, *reach.scope.values, tenant_id, created_at, public_id, limit, reach.names, reach.own)
     )
     return [_key(row) for row in rows]
 
@@ -258,6 +278,7 @@ async def revoke_of_person(
 ) -> list[str]:
     """Revoke the person's keys in the tenant, with `room` those that hold more than it; their public ids."""
     names = None if room is None else sorted(room)
+    await conn.execute(_HOLD_OF_PERSON, tenant_id, person)
     return [row["public_id"] for row in await conn.fetch(_REVOKE_OF_PERSON, tenant_id, person, now, names)]
 
 

@@ -22,6 +22,14 @@ def of_partner(tenant: str, partner: str) -> str:
     )
 
 
+def of_each_tenant(partner: str, newest: str, name: str) -> str:
+    """SQL, for FROM: the rows that `newest` has of each tenant of the partner `partner`, together as `name`. `newest`
+    is a statement with a LIMIT, about the tenant `pt.tenant_id`: so a list costs what the partner has, however many
+    tenants there are besides.
+    """
+    return " ".join(("partner_tenants pt CROSS JOIN LATERAL (", newest, ") AS", name, "WHERE pt.partner_id =", partner))
+
+
 def partner_status(tenant: str, partner: str) -> str:
     """SQL: the status of the partner `partner`, or else of the one whose tenant `tenant` is; null without one."""
     of_tenant = " ".join(("(SELECT pt.partner_id FROM partner_tenants pt WHERE pt.tenant_id =", tenant, ")"))

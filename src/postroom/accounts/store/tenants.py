@@ -38,6 +38,7 @@ _GET = " ".join((_SELECT, "WHERE t.public_id = $1"))
 _GET_BY_ID = " ".join((_SELECT, "WHERE t.id = $1"))
 _GET_BY_SLUG = " ".join((_SELECT, "WHERE t.slug = $1"))
 _LOCK = " ".join((_SELECT, "WHERE t.id = $1 FOR NO KEY UPDATE OF t"))
+_SHARE = " ".join((_SELECT, "WHERE t.id = $1 FOR SHARE OF t"))
 _AFTER = "($1::timestamptz IS NULL OR (t.created_at, t.public_id) < ($1, $2::text))"
 _NEWEST = "ORDER BY t.created_at DESC, t.public_id DESC LIMIT $3"
 _LIST = " ".join((_SELECT, "WHERE t.status <> 'erased' AND", _AFTER, _NEWEST))
@@ -123,6 +124,13 @@ async def get_by_slug(conn: Connection, slug: str) -> Tenant | None:
 async def lock(conn: Connection, tenant_id: int) -> Tenant | None:
     """The tenant, its row locked until the end of the transaction."""
     return _tenant_or_none(await conn.fetchrow(_LOCK, tenant_id))
+
+
+async def share(conn: Connection, tenant_id: int) -> Tenant | None:
+    """The tenant, which stays what it is until the end of the transaction: who suspends it waits, others who make
+    something for it do not.
+    """
+    return _tenant_or_none(await conn.fetchrow(_SHARE, tenant_id))
 
 
 async def page(conn: Connection, limit: int, after: tuple[datetime, str] | None) -> list[Tenant]:

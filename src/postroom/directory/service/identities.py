@@ -87,7 +87,7 @@ class Identities:
 
         Raises the errors of `validate_username`; `invalid_request`, `address_invalid` (owner's e-mail),
         `client_id_conflict`, `username_taken`, `address_taken`, `domain_not_found`, `domain_not_ready`,
-        `tenant_not_found`.
+        `tenant_not_found`, `tenant_suspended`.
         """
         rules.check_identity(new)
         fingerprint = None if new.client_id is None else rules.fingerprint(new)
@@ -101,6 +101,12 @@ class Identities:
         username, fold = validate_username(new.username, class_of(tenant.address_suffix), suffix=tenant.address_suffix)
         try:
             async with self._db.transaction() as conn:
+                # Whoever suspends the tenant pauses what is there: this is there by then, or is not made.
+                tenant = await tenant_store.share(conn, tenant_id)
+                if tenant is None or tenant.status.is_gone:
+                    raise PostroomError("tenant_not_found")
+                if tenant.status is TenantStatus.SUSPENDED:
+                    raise PostroomError("tenant_suspended")
                 made = await self._insert(conn, tenant, new, username, fold, fingerprint)
                 await self._record(conn, "identity.create", made, by, made.created_at)
                 if then is not None:

@@ -96,7 +96,8 @@ def attach(request: Request, call: Call) -> None:
     request.scope[_KEY] = call
 
 
-def _call_of(request: Request) -> Call:
+async def _call_of(request: Request) -> Call:
+    # A coroutine, though it waits for nothing: for a plain function FastAPI goes to a thread and back at every request.
     return cast(Call, request.scope[_KEY])
 
 
