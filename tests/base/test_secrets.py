@@ -19,7 +19,7 @@ def test_made_once_kept_and_private(tmp_path: Path) -> None:
     assert len({first.master_key, first.key_pepper, first.hash_key}) == 3
     assert (data / FILE_NAME).stat().st_mode & 0o777 == 0o600
     assert data.stat().st_mode & 0o777 == 0o700
-    assert os.listdir(data) == [FILE_NAME]
+    assert sorted(os.listdir(data)) == [".secrets.lock", FILE_NAME]
 
 
 def test_only_what_is_missing_is_made(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from cryptography import x509
 
 from postroom.base.clock import SystemClock
+from postroom.base.sealing import Keyring
 from postroom.base.secrets import load_secrets
 from postroom.base.settings import Environment, Settings, SettingsError
 from postroom.blobs.maildir import MaildirStore
@@ -164,7 +165,7 @@ async def _sending(settings: Settings, call: Invocation, reached: Reached) -> li
             held = load_secrets(settings.server.data_dir, call.environ)
         except SettingsError:
             return [*found, skipped("sending.domains", "the secrets cannot be used")]
-        keys = DkimKeys(pool, held.master_key, SystemClock(), other_master_key=held.other_master_key)
+        keys = DkimKeys(pool, Keyring(held.master_key, held.other_master_key), SystemClock())
         return [*found, await domains(keys)]
 
 
