@@ -226,7 +226,8 @@ async def test_no_key_seals_that_a_process_lacks(db: Database, clock: ManualCloc
     assert (lacks.node, lacks.active, lacks.kids) == ("two", kid_of(A), (kid_of(A),))
     await there.follow(lambda: secrets_of(A, B))
     assert lacking(await here.holders(), kid_of(B), active=False) == ()
-    assert len(lacking(await here.holders(), kid_of(B), active=True)) == 1
+    await here.follow(lambda: secrets_of(B, A))
+    assert [one.node for one in lacking(await here.holders(), kid_of(B), active=True)] == ["two"]
     await here.run_once()
     assert await opened(db, Keyring(B)) == VALUES
     # The other machine's selector is still the old one: that turns nothing back.
@@ -239,6 +240,36 @@ async def test_no_key_seals_that_a_process_lacks(db: Database, clock: ManualCloc
     back = keys_of(db, clock, Keyring(A, B))
     await back.run_once()
     assert await opened(db, Keyring(A)) == VALUES
+
+
+@pytest.mark.covers("security-privacy:A6.3")
+async def test_a_key_that_another_process_lacks_does_not_seal_whatever_the_secrets_say(
+    db: Database, clock: ManualClock
+) -> None:
+    """An operator who restarts machine after machine with new key and new selector at once."""
+    rings = [Keyring(A), Keyring(A)]
+    first, second = (keys_of(db, clock, ring, str(at)) for at, ring in enumerate(rings))
+    for keys in (first, second):
+        await keys.check()
+        await keys.follow(lambda: secrets_of(A))
+    await first.leave()
+    ring = Keyring(B, A)
+    restarted = keys_of(db, clock, ring)
+    await restarted.check()
+    assert ring.active == kid_of(A), "from the first moment"
+    await restarted.follow(lambda: secrets_of(B, A))
+    await restarted.run_once()
+    assert ring.active == kid_of(A)
+    assert rings[1].open(SCRAM_KEYS, ring.seal(SCRAM_KEYS, b"value", "apw_1"), "apw_1") == b"value"
+    clock.advance(1)
+    await second.follow(lambda: secrets_of(B, A))
+    assert rings[1].active == kid_of(B), "now everybody has it"
+    await restarted.follow(lambda: secrets_of(B, A))
+    assert ring.active == kid_of(B)
+    await restarted.run_once()
+    newest = await restarted.newest()
+    assert newest is not None
+    assert newest.kid == kid_of(B)
 
 
 async def test_a_process_that_is_gone_is_waited_for_no_longer(db: Database, clock: ManualClock) -> None:
@@ -326,6 +357,7 @@ async def test_a_backup_of_before_the_rotation(db: Database, clock: ManualClock)
     clock.advance(1)
     after = keys_of(db, clock, Keyring(B, A))
     await after.check()
+    await after.follow(lambda: secrets_of(B, A))
     await after.run_once()
     assert await opened(db, Keyring(B)) == VALUES
 

@@ -104,13 +104,18 @@ class Keyring:
         """The kids of all that open, the active one first."""
         return tuple(key.kid for key in self._keys)
 
-    def replace(self, active: bytes, other: bytes | None = None) -> None:
-        """Seal with another key from now on, or know another one beside it. Raises ValueError for no key, and for the
-        same one twice."""
-        keys = tuple(_Key.of(key) for key in (active, other) if key is not None)
+    def replace(self, active: bytes, other: bytes | None = None, *, first: str | None = None) -> None:
+        """Hold these keys from now on. With `first` the one of that kid seals, if it is among them. Raises ValueError
+        for no key, and for the same one twice.
+        """
+        keys = [_Key.of(key) for key in (active, other) if key is not None]
         if len({key.kid for key in keys}) != len(keys):
             raise ValueError("the same master key twice")
-        self._keys = keys
+        self._keys = tuple(sorted(keys, key=lambda key: key.kid != first))
+
+    def prefer(self, kid: str) -> None:
+        """Seal with the key of that kid, if it is held."""
+        self._keys = tuple(sorted(self._keys, key=lambda key: key.kid != kid))
 
     def seal(self, column: SealedColumn, value: bytes, *row: object) -> bytes:
         """What is stored of the value in that column of that row. Nonces are random: a key is good for 2³² values

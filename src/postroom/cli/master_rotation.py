@@ -97,7 +97,7 @@ class Rotation:
         slots, keys = self._slots(), self._core.master_keys
         kid, spare = _kid(slots, slots.active), _kid(slots, slots.inactive)
         assert kid is not None, "the active slot holds a key"
-        newest, left = await keys.newest(), await keys.remaining()
+        newest, left = await keys.newest(), await keys.remaining(kid)
         if left or (newest is not None and newest.kid != kid):
             if not resume:
                 raise precondition(

@@ -1,6 +1,7 @@
 """The master keys over time (security-privacy A6.3): which one seals, who holds which, and how far sealing anew is.
 
-A process seals only with a key that every process holds. So each server process says which keys it has, then looks
+A process seals only with a key that every process holds: it takes up another one when all that run have it, and goes
+on with the one before until then, whatever its secrets say. So each server process says which keys it has, then looks
 whether its secrets changed: whoever adds a key finds either the process that lacks it, or the process finds the key.
 The database knows ids of keys and no key.
 """
@@ -17,7 +18,7 @@ from postroom.accounts.audit import HOST, Entry, record
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
-from postroom.base.sealing import Keyring
+from postroom.base.sealing import Keyring, kid_of
 from postroom.base.secrets import Secrets
 from postroom.base.settings import SettingsError
 from postroom.db import Connection, Database
@@ -94,11 +95,15 @@ class MasterKeys:
     # -- at the start --------------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """That the keys are those of this database. Raises SettingsError, which names ids of keys alone."""
+        """That the keys are those of this database; the one that seals there seals here, until `follow` says otherwise.
+        Raises SettingsError, which names ids of keys alone.
+        """
         newest = await self.newest()
         if newest is None:
             await self._begin()
-        elif newest.kid not in self._keyring.kids and await self._is_needed(newest.kid):
+        elif newest.kid in self._keyring.kids:
+            self._keyring.prefer(newest.kid)
+        elif await self._is_needed(newest.kid):
             raise SettingsError(
                 [
                     f"POSTROOM_MASTER_KEY: what is stored is sealed under the master key {newest.kid}, and the slots "
@@ -135,11 +140,17 @@ class MasterKeys:
         except (SettingsError, OSError) as error:
             log.error("secrets_not_read_again", error=type(error).__name__)
             return
-        before = (self._keyring.active, self._keyring.kids)
-        self._keyring.replace(secrets.master_key, secrets.other_master_key)
-        if (self._keyring.active, self._keyring.kids) != before:
-            log.info("master_keys_read_again", active=self._keyring.active, count=len(self._keyring.kids))
+        ring, newest = self._keyring, await self.newest()
+        before, selected = ring.kids, kid_of(secrets.master_key)
+        # The key that seals goes on sealing if it is still there.
+        ring.replace(secrets.master_key, secrets.other_master_key, first=None if newest is None else newest.kid)
+        if ring.kids != before:
             await self._report()
+        if ring.active != selected and not lacking(await self.holders(), selected, active=False):
+            ring.prefer(selected)
+            await self._report()
+        if ring.kids != before:
+            log.info("master_keys_changed", active=ring.active, count=len(ring.kids))
 
     async def leave(self) -> None:
         """This process ends."""
@@ -168,9 +179,9 @@ class MasterKeys:
         async with self._db.acquire() as conn:
             return bool(await conn.fetch(_KNOWN, [kid]))
 
-    async def remaining(self) -> int:
-        """Values that are not under this process's active key."""
-        return await remaining(self._db, self._keyring.active)
+    async def remaining(self, kid: str | None = None) -> int:
+        """Values that are not under that key; None: this process's active one."""
+        return await remaining(self._db, kid or self._keyring.active)
 
     async def standing(self) -> Mapping[str, Mapping[str | None, int]]:
         """As `db.reseal.standing`."""

@@ -101,6 +101,8 @@ def _after(done: shapes.Document, spare: shapes.Document | None) -> str:
 
 async def _status(call: Invocation, core: Core) -> shapes.Document:
     slots = master_slots(core.settings.server.data_dir, call.environ)
+    key_of = slots.keys[slots.active]
+    active = None if key_of is None else kid_of(key_of)
     newest = await core.master_keys.newest()
     columns = await core.master_keys.standing()
     return {
@@ -114,7 +116,7 @@ async def _status(call: Invocation, core: Core) -> shapes.Document:
             }
             for slot in SLOTS
         ],
-        "remaining": await core.master_keys.remaining(),
+        "remaining": await core.master_keys.remaining(active),
         "activated_at": None if newest is None else shapes.moment(newest.activated_at),
         "resealed_at": None if newest is None or newest.resealed_at is None else shapes.moment(newest.resealed_at),
         "sealed": [
