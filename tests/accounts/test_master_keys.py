@@ -163,6 +163,23 @@ async def test_sweeps_and_writers_at_once(db: Database, clock: ManualClock, monk
     assert len(ring) >= 20
 
 
+async def test_what_no_key_opens_is_looked_at_once_an_hour(db: Database, clock: ManualClock) -> None:
+    """Not every minute; and once its key is there, it is sealed anew."""
+    await fill(db, Keyring(A))
+    await fill(db, Keyring(C), only=SCRAM_KEYS)
+    ring = Keyring(B, A)
+    keys = keys_of(db, clock, ring)
+    assert (await keys.run_once()).unopened == 1
+    newest = await keys.newest()
+    assert newest is not None
+    assert newest.resealed_at is None
+    assert await keys.run_once() == reseal.Swept()
+    ring.replace(B, C)
+    clock.advance(timedelta(hours=1).total_seconds() + 1)
+    assert (await keys.run_once()).resealed == 1
+    assert await audited(db) == [("master_key.activated", kid_of(B)), ("master_key.resealed", kid_of(B))]
+
+
 # -- the periodic work -------------------------------------------------------------------------------------------------
 
 

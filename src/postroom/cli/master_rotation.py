@@ -171,7 +171,7 @@ class Rotation:
             async for swept in rounds(core.database, core.keyring):
                 done, stuck = done + swept.resealed, stuck + swept.unopened
                 self._done(done, max(total, done))
-            left = await core.master_keys.settle()
+            left = await core.master_keys.settle(stuck)
             if not left:
                 return
             if left <= stuck:

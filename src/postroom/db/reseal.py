@@ -122,11 +122,13 @@ async def _reseal(database: Database, keyring: Keyring, column: SealedColumn, ro
     names = " AND ".join(f"{name} = ${at}::{kind}" for at, (name, kind) in enumerate(column.row, 3))
     statement = _sql(_REPLACE, column, row=names)
     resealed = overtaken = unopened = 0
+    strange: set[str | None] = set()
     async with database.acquire() as conn:
         for row in rows:
             value = _opened(keyring, column, row)
             if value is None:
                 unopened += 1
+                strange.add(sealed_under(bytes(row[column.column])))
                 continue
             key, old = _row(column, row), bytes(row[column.column])
             # No more than one row's lock at a time: two sweeps cannot be in each other's way.
@@ -135,15 +137,15 @@ async def _reseal(database: Database, keyring: Keyring, column: SealedColumn, ro
                 resealed += 1
             else:
                 overtaken += 1
+    for kid in strange:
+        log.error("sealed_values_unusable", column=column.name, master_kid=kid, count=unopened)
     return Swept(resealed, overtaken, unopened)
 
 
 def _opened(keyring: Keyring, column: SealedColumn, row: Any) -> bytes | None:
-    sealed = bytes(row[column.column])
     try:
-        return keyring.open(column, sealed, *_row(column, row))
-    except UnsealError as error:
-        log.error("sealed_value_unusable", column=column.name, master_kid=error.kid or sealed_under(sealed))
+        return keyring.open(column, bytes(row[column.column]), *_row(column, row))
+    except UnsealError:
         return None
 
 

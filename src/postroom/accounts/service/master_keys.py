@@ -29,10 +29,12 @@ log = base_log.get("master_keys")
 A_RUN: Final = 500
 """Values that one run of the periodic work seals anew, about."""
 LOOK_AGAIN: Final = timedelta(hours=1)
-"""How often it is looked for a straggler, which a command sealed that ran while the key changed."""
+"""How often it is looked for a straggler, which a command sealed that ran while the key changed; and whether what no
+key opened opens by now."""
 LIVE: Final = timedelta(seconds=45)
 """A process that said nothing for longer is gone."""
 FORGOTTEN: Final = timedelta(days=1)
+LEAVE_SECONDS: Final = 2.0
 
 # Instants of holders are the database's: they are compared across machines.
 _REPORT: Final = """
@@ -123,7 +125,8 @@ class MasterKeys:
             )
         now = self._clock.now()
         done = None if await remaining(self._db, active) else now
-        async with self._db.acquire() as conn:
+        async with self._db.transaction() as conn:
+            await conn.execute(_LOCK)
             await conn.execute(_FIRST, active, now, done)
 
     async def _is_needed(self, kid: str) -> bool:
@@ -140,10 +143,12 @@ class MasterKeys:
         except (SettingsError, OSError) as error:
             log.error("secrets_not_read_again", error=type(error).__name__)
             return
-        ring, newest = self._keyring, await self.newest()
+        newest = await self.newest()
+        ring = self._keyring
         before, selected = ring.kids, kid_of(secrets.master_key)
         # The key that seals goes on sealing if it is still there.
-        ring.replace(secrets.master_key, secrets.other_master_key, first=None if newest is None else newest.kid)
+        first = selected if newest is None or ring.active == selected else newest.kid
+        ring.replace(secrets.master_key, secrets.other_master_key, first=first)
         if ring.kids != before:
             await self._report()
         if ring.active != selected and not lacking(await self.holders(), selected, active=False):
@@ -153,9 +158,9 @@ class MasterKeys:
             log.info("master_keys_changed", active=ring.active, count=len(ring.kids))
 
     async def leave(self) -> None:
-        """This process ends."""
-        async with self._db.acquire() as conn:
-            await conn.execute(_LEAVE, self._holder)
+        """This process ends. Nobody waits long for that: it is noticed anyway."""
+        async with self._db.acquire(timeout=LEAVE_SECONDS) as conn:
+            await conn.execute(_LEAVE, self._holder, timeout=LEAVE_SECONDS)
 
     async def holders(self) -> tuple[Holder, ...]:
         """The server processes that run."""
@@ -202,13 +207,13 @@ class MasterKeys:
         log.info("master_key_activated", kid=kid)
         return True
 
-    async def settle(self) -> int:
-        """Write down how far it is; how many values are left."""
+    async def settle(self, stuck: int = 0) -> int:
+        """Write down how far it is; how many values are left. `stuck` of them no key opens."""
         kid, now = self._keyring.active, self._clock.now()
         left = await remaining(self._db, kid)
         async with self._db.transaction() as conn:
             if left:
-                await conn.execute(_CHECKED, kid, None)
+                await conn.execute(_CHECKED, kid, now if left <= stuck else None)
             elif await conn.fetchval(_RESEALED, kid, now) is None:
                 await conn.execute(_CHECKED, kid, now)
             else:
@@ -224,10 +229,10 @@ class MasterKeys:
             if not await self._may_activate(kid):
                 return Swept()
             await self.activate()
-        elif newest.resealed_at is not None and newest.checked_at is not None and newest.checked_at > now - LOOK_AGAIN:
+        elif newest.checked_at is not None and newest.checked_at > now - LOOK_AGAIN:
             return Swept()
         done = await sweep(self._db, self._keyring, limit=A_RUN)
-        left = await self.settle()
+        left = await self.settle(done.unopened)
         if done.resealed or left:
             log.info("secrets_reseal_progress", count=done.resealed, left=left, unopened=done.unopened)
         return done
