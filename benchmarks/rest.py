@@ -27,6 +27,7 @@ from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, ConnectionTarget, Database, LocalPostgres, Migrator
@@ -143,7 +144,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
     async with db.acquire() as conn:
         await conn.execute("ANALYZE")
     parser = Parser()
-    keys_of_domains = DkimKeys(db, b"m" * 32, clock)
+    keys_of_domains = DkimKeys(db, Keyring(b"m" * 32), clock)
     services = HttpServices(
         sending=Sending(
             db,
@@ -154,7 +155,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
             parser=parser,
             acceptance=Acceptance(db, blobs, clock, ids, changed=lambda _: None, wake=lambda: None),
             sign=keys_of_domains.sign,
-            mint=ThreadTokens(SigningKeys(db, b"m" * 32, clock), clock).mint,
+            mint=ThreadTokens(SigningKeys(db, Keyring(b"m" * 32), clock), clock).mint,
             route=Routes(LocalDomains(db, clock).has).route,
             resource=shapes.message,
         ),

@@ -51,7 +51,8 @@ def settings_page() -> Iterator[str]:
     yield NOTE
     yield (
         "Built-in defaults < `postroom.toml` < environment < command line. A malformed value stops the start and names "
-        "the key. Secrets (`POSTROOM_MASTER_KEY`, `POSTROOM_KEY_PEPPER`, `POSTROOM_HASH_KEY`: 32 bytes, base64) come "
+        "the key. Secrets (`POSTROOM_MASTER_KEY`, `POSTROOM_KEY_PEPPER`, `POSTROOM_HASH_KEY`: 32 bytes, base64; see "
+        "[secrets](../guide/secrets.md)) come "
         "from the environment, from the file that `<NAME>_FILE` names, or from `secrets.toml` in the data directory, "
         "where they are made at the first start.\n"
     )

@@ -22,6 +22,7 @@ from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.master_keys import MasterKeys
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.passkeys import Passkeys
 from postroom.accounts.service.people import People
@@ -37,6 +38,7 @@ from postroom.accounts.signing_keys import SigningKeys
 from postroom.base import log as base_log
 from postroom.base.clock import Clock, SystemClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.base.secrets import Secrets
 from postroom.base.settings import SettingsError
 from postroom.base.settings_tree import Settings
@@ -76,6 +78,9 @@ class Core:
 
     settings: Settings
     secrets: Secrets
+    keyring: Keyring
+    """The master keys; a server's follows `secrets.toml`."""
+    master_keys: MasterKeys
     clock: Clock
     ids: IdGenerator
     database: Database
@@ -149,7 +154,8 @@ async def open_core(
     """Everything below the listeners, ready to use; closed when the context ends. `writing_process` is for servers,
     which write much (see `blobs.writing_process`). `resolver` answers instead of the DNS, and stays the caller's.
 
-    Raises MigrationError, DeploymentMismatch, MarkerMismatch or DatabaseUnavailable, whose words are for the operator.
+    Raises MigrationError, DeploymentMismatch, MarkerMismatch, DatabaseUnavailable, or SettingsError for a master key
+    that is not of this database; their words are for the operator.
     """
     clock = clock or SystemClock()
     ids = IdGenerator(clock, random)
@@ -161,6 +167,9 @@ async def open_core(
         blobs = _store(settings, clock, writing_process=writing_process)
         stack.push_async_callback(blobs.close)
         await _claim_deployment(database, blobs, settings, ids, clock)
+        keyring = Keyring(secrets.master_key, secrets.other_master_key, random=random)
+        master_keys = MasterKeys(database, ids, clock, keyring, node=settings.server.node_id)
+        await master_keys.check()
         notifier = Notifier(database)
         await notifier.start()
         stack.push_async_callback(notifier.stop)
@@ -184,7 +193,7 @@ async def open_core(
             signed_out(identity)
 
         pepper = secrets.key_pepper
-        scram = ScramKeys(secrets.master_key, pepper, other_master_key=secrets.other_master_key, random=random)
+        scram = ScramKeys(keyring, pepper, random=random)
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
         stance = _stance(settings)
@@ -200,6 +209,8 @@ async def open_core(
         yield Core(
             settings=settings,
             secrets=secrets,
+            keyring=keyring,
+            master_keys=master_keys,
             clock=clock,
             ids=ids,
             database=database,
@@ -213,10 +224,9 @@ async def open_core(
             people=People(database, ids, clock, passwords, signed_out),
             sharing=Sharing(database, ids, clock, signed_out),
             two_step=TwoStep(
-                *(database, ids, clock, secrets.master_key, pepper),
+                *(database, ids, clock, keyring, pepper),
                 Throttle(database, clock, secrets.hash_key, throttle_policy(settings)),
                 issuer=f"Postroom ({settings.platform_domain})",
-                other_master_key=secrets.other_master_key,
                 random=random,
                 changed=signed_out,
             ),
@@ -225,9 +235,7 @@ async def open_core(
             passkeys=Passkeys(database, ids, clock, relying_party(settings), random=random),
             sessions=Sessions(database, ids, clock, pepper, random, signed_out),
             keys=Keys(database, ids, clock, pepper, random, signed_out),
-            signing_keys=SigningKeys(
-                database, secrets.master_key, clock, other_master_key=secrets.other_master_key, random=random
-            ),
+            signing_keys=SigningKeys(database, keyring, clock, random=random),
             verifier=verifier,
             identities=identities,
             deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),

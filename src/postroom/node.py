@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from postroom.accounts.service.throttle import Throttle
 from postroom.accounts.service.upkeep import Upkeep
 from postroom.app import DIRECTORY_CHANNEL, Core, throttle_policy
 from postroom.base import log as base_log
+from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import LimitSettings, Role
 from postroom.blobs.store import StorageError
 from postroom.db import DatabaseUnavailable, Listener, Migrator, is_transient
@@ -62,7 +61,7 @@ from postroom.sending import (
 )
 from postroom.servers.http.app import create_http
 from postroom.servers.http.bodies import max_body
-from postroom.servers.http.cursors import CursorKey, CursorKeys
+from postroom.servers.http.cursor_ring import CursorRing
 from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.security_text import SecurityText
 from postroom.servers.http.services import About, HttpServices
@@ -83,6 +82,8 @@ CERTIFICATE_SECONDS: Final = 60.0
 """How often it is looked whether the certificate's files changed."""
 MEMORY_BUDGET: Final = 256 * 1024 * 1024
 """Octets of messages that all SMTP and IMAP connections of a process hold together."""
+SECRETS_SECONDS: Final = 5.0
+"""How often a process says which master keys it holds, and looks for new ones."""
 LEAST_CONNECTIONS_PER_IP: Final = 4
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
@@ -127,11 +128,12 @@ def account_of(core: Core, throttle: Throttle) -> Account:
 
 class Node:
     """`start` brings everything up or raises; `drain` stops it in order: accept no more, finish what is in hand, then
-    the work behind. The core is the caller's and stays open.
+    the work behind. The core is the caller's and stays open. `reload` reads the secrets again.
     """
 
-    def __init__(self, core: Core, *, reuse_port: bool = False) -> None:
+    def __init__(self, core: Core, *, reuse_port: bool = False, reload: Callable[[], Secrets] | None = None) -> None:
         self.core = core
+        self._reload = reload or (lambda: core.secrets)
         self._reuse_port = reuse_port
         self._roles = core.settings.server.roles
         self._listeners: dict[str, Serving] = {}
@@ -201,12 +203,14 @@ class Node:
 
     async def start(self) -> None:
         """Listen. Raises OSError when a port can't be had, TimeoutError when the database stays away."""
+        await self.core.master_keys.follow(self._reload)
         self._hints = self._listen_for_hints()
         await self._hints.start()
         self.ingest.start()
         await asyncio.to_thread(organisational.prepare)  # 60 ms that nobody's first message has to wait
         self._work(lambda: self.core.live.poll(self.core.database), "live-poll")
         self._work(self._keep_up, "upkeep")
+        self._work(self._follow_secrets, "secrets")
         self._work(self.standing.run, "standing")
         if Role.WORKER in self._roles:
             self._work(self.indexer.run, "words")
@@ -226,6 +230,7 @@ class Node:
         await self.mail_out.drain(timeout)
         await self.ingest.stop()
         await _cancel(self._tasks)
+        await self._let_go_of_keys()
         if self._hints is not None:
             await self._hints.stop()
         self.parser.close()
@@ -351,7 +356,7 @@ class Node:
             mailboxes=core.mailboxes,
             live=core.live,
             parser=self.parser,
-            cursor_keys=CursorKeys(CursorKey("0", cursor_secret(core.secrets.master_key))),
+            cursor_keys=CursorRing(core.signing_keys),
             about=About(__version__, "unknown", core.settings.env),
             store_ready=self._store_ready,
             migrated=self._migrated,
@@ -412,6 +417,20 @@ class Node:
         while True:
             await upkeep.tick()
             await asyncio.sleep(UPKEEP_SECONDS)
+
+    async def _follow_secrets(self) -> None:
+        while True:
+            await asyncio.sleep(SECRETS_SECONDS)
+            await self.core.master_keys.follow(self._reload)
+
+    async def _let_go_of_keys(self) -> None:
+        """A rotation need not wait until it is clear that this process is gone."""
+        try:
+            await self.core.master_keys.leave()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            log.warning("keys_not_let_go", error=type(error).__name__)
 
     async def _follow_certificate(self) -> None:
         while True:
@@ -492,6 +511,7 @@ class Node:
             Periodic("prune_sessions", timedelta(minutes=10), sessions),
             Periodic("clear_relays", timedelta(minutes=10), relays),
             Periodic("sweep_staging", timedelta(hours=1), staging),
+            Periodic("reseal_secrets", timedelta(minutes=1), core.master_keys.run_once),
             Periodic("sweep_blobs", timedelta(minutes=1), blobs.run_once),
         ]
 
@@ -558,8 +578,3 @@ async def _cancel(tasks: Collection[asyncio.Task[None]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
-
-
-def cursor_secret(master_key: bytes) -> bytes:
-    """The key that signs list cursors, bound to the deployment's master key and to this one purpose."""
-    return hmac.new(master_key, b"postroom-list-cursors-v1", hashlib.sha256).digest()

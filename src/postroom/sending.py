@@ -139,9 +139,8 @@ def dkim_keys_of(core: Core, *, offload: Offload | None = None) -> DkimKeys:
     dkim = core.settings.dkim
     return DkimKeys(
         core.database,
-        core.secrets.master_key,
+        core.keyring,
         core.clock,
-        other_master_key=core.secrets.other_master_key,
         offload=offload,
         algorithm=Algorithm(dkim.algorithm.value),
         second=dkim.second_signature,

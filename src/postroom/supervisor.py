@@ -50,11 +50,14 @@ class Running:
 
 
 Ready = Callable[[Running], None]
+Reload = Callable[[], Secrets]
 
 
-async def serve(settings: Settings, secrets: Secrets, *, ready: Ready | None = None) -> int:
+async def serve(
+    settings: Settings, secrets: Secrets, *, ready: Ready | None = None, reload: Reload | None = None
+) -> int:
     """Run until SIGTERM or SIGINT. The exit code: 0, 1 when the server failed by itself, or that of a first child that
-    could not start and has said why.
+    could not start and has said why. `reload` reads the secrets again.
 
     Raises what starting raises (PostgresLaunchError, MigrationError, DeploymentMismatch, OSError …); everything that
     was started is stopped first.
@@ -63,18 +66,18 @@ async def serve(settings: Settings, secrets: Secrets, *, ready: Ready | None = N
     async with open_postgres(settings) as url:
         await _sweep_staging(settings)
         if settings.server.processes == 1:
-            return await _serve_here(settings, secrets, url, stop, ready, reuse_port=False)
+            return await _serve_here(settings, secrets, url, stop, ready, reload=reload)
         if settings.database.run_migrations:
             await Migrator(Database(url)).run()
         children = _Children(settings.server.processes, url, settings.server.shutdown_timeout_secs)
         return await children.run(stop, lambda: None if ready is None else ready(Running({}, url)))
 
 
-async def serve_child(settings: Settings, secrets: Secrets, url: str) -> int:
+async def serve_child(settings: Settings, secrets: Secrets, url: str, reload: Reload) -> int:
     """One of several processes: as `serve`, with the database that the supervisor runs. Ends with the supervisor."""
     stop = stop_on_signals()
     _stop_with_supervisor(stop)
-    return await _serve_here(settings, secrets, url, stop, _tell_supervisor, reuse_port=True)
+    return await _serve_here(settings, secrets, url, stop, _tell_supervisor, reuse_port=True, reload=reload)
 
 
 def _tell_supervisor(running: Running) -> None:
@@ -87,12 +90,19 @@ def _tell_supervisor(running: Running) -> None:
 
 
 async def _serve_here(
-    settings: Settings, secrets: Secrets, url: str, stop: asyncio.Event, ready: Ready | None, *, reuse_port: bool
+    settings: Settings,
+    secrets: Secrets,
+    url: str,
+    stop: asyncio.Event,
+    ready: Ready | None,
+    *,
+    reuse_port: bool = False,
+    reload: Reload | None = None,
 ) -> int:
     async with open_core(
         settings, secrets, url, migrate=settings.database.run_migrations, writing_process=True
     ) as core:
-        node = Node(core, reuse_port=reuse_port)
+        node = Node(core, reuse_port=reuse_port, reload=reload)
         try:
             await node.start()
             settle_memory()

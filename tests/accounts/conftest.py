@@ -28,6 +28,7 @@ from postroom.accounts.service.standing import Standing
 from postroom.accounts.service.two_step import TwoStep
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
 from tests.accounts.authenticator import PARTY
@@ -35,7 +36,7 @@ from tests.accounts.home import RIGHT, Home
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
-MASTER = b"m" * 32
+MASTER = Keyring(b"m" * 32)
 DOMAIN = "agents.example"
 
 

@@ -12,7 +12,7 @@ from postroom.accounts.scram import ITERATIONS, ScramKeys
 from postroom.accounts.service import sign_in as service
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.store import credentials
-from postroom.base.sealing import UnsealError
+from postroom.base.sealing import Keyring, UnsealError
 from postroom.db import DatabaseUnavailable
 from postroom.directory import IdentityKind
 from postroom.sasl import MECHANISM, Challenge, Exchange, Keys, Proof, derive_keys
@@ -180,14 +180,14 @@ async def test_what_is_stored_is_sealed(home: Home) -> None:
     with pytest.raises(UnsealError):
         house.scram.opened(sealed, other_id)
     with pytest.raises(UnsealError):
-        ScramKeys(b"n" * 32, b"p" * 32).opened(sealed, public_id)
-    assert ScramKeys(b"n" * 32, b"p" * 32, other_master_key=b"m" * 32).opened(sealed, public_id) == keys
+        ScramKeys(Keyring(b"n" * 32), b"p" * 32).opened(sealed, public_id)
+    assert ScramKeys(Keyring(b"n" * 32, b"m" * 32), b"p" * 32).opened(sealed, public_id) == keys
     # Where the master key is another, nobody is let in, and others are not kept out.
     async with house.db.acquire() as conn:
         await conn.execute("UPDATE app_passwords SET scram_sealed = $2 WHERE public_id = $1", other_id, sealed)
     assert isinstance(await prove(home, text), Principal)
     parts = (house.db, house.clock, house.passwords, house.verifier, b"h" * 32)
-    strange = SignIn(*parts, scram=ScramKeys(b"n" * 32, b"p" * 32))
+    strange = SignIn(*parts, scram=ScramKeys(Keyring(b"n" * 32), b"p" * 32))
     assert await prove(home, text, by=strange) == INVALID
 
 
@@ -209,8 +209,8 @@ async def test_what_is_said_first_tells_nothing(home: Home, monkeypatch: pytest.
     assert len(rest) == 1
     assert len({step.data for step in said if isinstance(step, Challenge)}) == 3  # the nonces
     # Each deployment has a salt of its own, and always the same.
-    assert ScramKeys(b"m" * 32, b"q" * 32).offer().salt != house.scram.offer().salt
-    assert ScramKeys(b"n" * 32, b"p" * 32).offer().salt == house.scram.offer().salt
+    assert ScramKeys(Keyring(b"m" * 32), b"q" * 32).offer().salt != house.scram.offer().salt
+    assert ScramKeys(Keyring(b"n" * 32), b"p" * 32).offer().salt == house.scram.offer().salt
 
 
 @pytest.mark.covers("mail-server:F3")

@@ -10,9 +10,10 @@ import pytest
 from postroom.accounts.signing_keys import KIDS, Purpose, Rotation, SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
+from postroom.base.sealing import Keyring
 from postroom.db import Connection, Database
 
-MASTER = b"m" * 32
+MASTER = Keyring(b"m" * 32)
 
 
 @pytest.mark.covers("edge:D10")
@@ -79,10 +80,10 @@ async def test_another_process_sees_a_rotation_when_a_key_is_named_that_it_does_
 
 async def test_a_key_opens_only_in_its_own_place_and_under_its_master_key(db: Database, clock: ManualClock) -> None:
     made = await SigningKeys(db, MASTER, clock).current(Purpose.THREAD)
-    renewed = SigningKeys(db, b"n" * 32, clock, other_master_key=MASTER)
+    renewed = SigningKeys(db, Keyring(b"n" * 32, b"m" * 32), clock)
     assert (await renewed.current(Purpose.THREAD)).secret == made.secret
     with pytest.raises(PostroomError) as raised:
-        await SigningKeys(db, b"n" * 32, clock).current(Purpose.THREAD)
+        await SigningKeys(db, Keyring(b"n" * 32), clock).current(Purpose.THREAD)
     assert raised.value.code == "unavailable"
     async with db.acquire() as conn:
         sealed = await conn.fetchval("SELECT sealed FROM signing_keys")

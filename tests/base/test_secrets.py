@@ -1,10 +1,19 @@
 import base64
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from postroom.base.secrets import FILE_NAME, ensure_secrets, load_secrets
+from postroom.base.secrets import (
+    FILE_NAME,
+    Source,
+    ensure_secrets,
+    load_secrets,
+    master_slots,
+    select_master_key,
+    store_master_key,
+)
 from postroom.base.settings import SettingsError
 
 A, B, C, D = (base64.b64encode(bytes([n]) * 32).decode() for n in range(1, 5))
@@ -19,7 +28,7 @@ def test_made_once_kept_and_private(tmp_path: Path) -> None:
     assert len({first.master_key, first.key_pepper, first.hash_key}) == 3
     assert (data / FILE_NAME).stat().st_mode & 0o777 == 0o600
     assert data.stat().st_mode & 0o777 == 0o700
-    assert os.listdir(data) == [FILE_NAME]
+    assert sorted(os.listdir(data)) == [".secrets.lock", FILE_NAME]
 
 
 def test_only_what_is_missing_is_made(tmp_path: Path) -> None:
@@ -103,3 +112,49 @@ def test_base64_of_either_alphabet_with_or_without_padding(tmp_path: Path) -> No
     for text in (base64.urlsafe_b64encode(value).decode(), base64.b64encode(value).decode().rstrip("=")):
         environ = {"POSTROOM_MASTER_KEY": A, "POSTROOM_KEY_PEPPER": B, "POSTROOM_HASH_KEY": text}
         assert load_secrets(tmp_path, environ).hash_key == value
+
+
+@pytest.mark.covers("security-privacy:A6.1", "security-privacy:A6.3")
+def test_a_second_master_key_and_its_turn(tmp_path: Path) -> None:
+    ensure_secrets(tmp_path)
+    first = load_secrets(tmp_path, {})
+    slots = master_slots(tmp_path, {})
+    assert (slots.active, slots.inactive, slots.selector) == ("a", "b", Source.NOWHERE)
+    assert slots.sources == {"a": Source.FILE, "b": Source.NOWHERE}
+    store_master_key(tmp_path, "b", b"\x02" * 32)
+    both = load_secrets(tmp_path, {})
+    assert (both.master_key, both.other_master_key) == (first.master_key, b"\x02" * 32)
+    select_master_key(tmp_path, "b")
+    turned = load_secrets(tmp_path, {})
+    assert (turned.master_key, turned.other_master_key) == (b"\x02" * 32, first.master_key)
+    assert (turned.key_pepper, turned.hash_key) == (first.key_pepper, first.hash_key)
+    assert master_slots(tmp_path, {}).selector is Source.FILE
+    # The environment says more than the file.
+    assert load_secrets(tmp_path, {"POSTROOM_MASTER_KEY_ACTIVE": "a"}).master_key == first.master_key
+    outside = master_slots(tmp_path, {"POSTROOM_MASTER_KEY_ACTIVE": "a", "POSTROOM_MASTER_KEY_B": C})
+    assert (outside.active, outside.selector, outside.sources["b"]) == ("a", Source.ENVIRONMENT, Source.ENVIRONMENT)
+    assert outside.keys["b"] == b"\x03" * 32
+    assert "\\x0" not in repr(outside)
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
+    # Slot a was emptied on purpose; nothing fills it again. An emptied active slot is refused.
+    text = (tmp_path / FILE_NAME).read_text().splitlines(True)
+    (tmp_path / FILE_NAME).write_text("".join(line for line in text if not line.startswith("master_key =")))
+    assert ensure_secrets(tmp_path) == ()
+    assert load_secrets(tmp_path, {}).other_master_key is None
+    (tmp_path / FILE_NAME).write_text("".join(line for line in text if not line.startswith("master_key_b =")))
+    assert ensure_secrets(tmp_path) == ()
+    with pytest.raises(SettingsError, match="POSTROOM_MASTER_KEY_B: missing"):
+        load_secrets(tmp_path, {})
+
+
+def test_whoever_changes_the_file_at_once_loses_nothing(tmp_path: Path) -> None:
+    """And what somebody left half written, who was killed, goes."""
+    left = tmp_path / f".{FILE_NAME}.12345"
+    left.write_text("hash_key = ")
+    work = [lambda: ensure_secrets(tmp_path), lambda: store_master_key(tmp_path, "b", b"\x02" * 32)] * 8
+    work.append(lambda: select_master_key(tmp_path, "a"))
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(one) for one in work]:
+            done.result(30)
+    assert master_slots(tmp_path, {}).keys["b"] == b"\x02" * 32
+    assert sorted(os.listdir(tmp_path)) == [".secrets.lock", FILE_NAME]

@@ -25,7 +25,7 @@ from postroom.cli import checks
 from postroom.cli.verdicts import Status
 from tests.cli.driver import Cli
 
-NAMES = ["configuration", "data_dir", "secrets", "database", "migrations", "storage"]
+NAMES = ["configuration", "data_dir", "secrets", "database", "migrations", "storage", "secrets.sealed"]
 QUEUE = ["queue.deliveries", "queue.uncertain", "queue.bounces", "dlq"]
 SENDING = ["sending.domains", "sending.outbound.direct"]
 PORTS = ["port.smtp", "port.submission", "port.smtps", "port.imap", "port.http"]
@@ -64,10 +64,10 @@ def test_a_deployment_in_order(cli: Cli, ports: dict[str, int]) -> None:
     assert {found[name] for name in (*NAMES, *QUEUE, *PORTS)} == {"pass"}
     assert [found[name] for name in SENDING] == ["warn", "skip"]
     assert (found["tls"], found["dns"], document["status"]) == ("warn", "warn", "warn")
-    assert document["summary"] == {"pass": 15, "warn": 4, "fail": 0, "skip": 1}
+    assert document["summary"] == {"pass": 16, "warn": 4, "fail": 0, "skip": 1}
     told = cli("doctor")
     assert told.code == 0
-    assert "15 pass, 4 warn, 1 skip" in told.out
+    assert "16 pass, 4 warn, 1 skip" in told.out
     assert cli("doctor", "--quiet").out == "warn\n"
 
 
@@ -95,7 +95,7 @@ def test_every_failure_has_a_fix_and_the_exit_code_is_12(
 
 def test_nothing_is_set_up_yet(bare: Cli, ports: dict[str, int]) -> None:
     found = statuses(bare.json("doctor"))
-    assert [found[name] for name in NAMES] == ["pass", "warn", "skip", "skip", "skip", "skip"]
+    assert [found[name] for name in NAMES] == ["pass", "warn", "skip", "skip", "skip", "skip", "skip"]
     assert not bare.data_dir.exists()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from postroom.base.clock import SystemClock
+from postroom.base.sealing import Keyring
 from postroom.base.settings import Settings, load
 from postroom.cli import check_ports, check_sending
 from postroom.cli.verdicts import Check, Status
@@ -251,7 +252,7 @@ async def test_domains_by_the_page(db: Any, clock: Any, monkeypatch: pytest.Monk
             " SELECT 'dom_' || lpad(n::text, 26, '0'), 'd' || n || '.example', 'platform', 'healthy', n <> 4, now(),"
             " now() FROM generate_series(1, 7) AS n"
         )
-    keys = DkimKeys(db, bytes(32), clock)
+    keys = DkimKeys(db, Keyring(bytes(32)), clock)
     await keys.show("d3.example")
     found = [(name, state.value) async for name, state in keys.states()]
     assert found == [(f"d{n}.example", "signing" if n == 3 else "none") for n in (1, 2, 3, 5, 6, 7)]

@@ -248,7 +248,7 @@ def test_signing_keys(cli: Cli) -> None:
     cli.json("tenant", "create", "acme")
     listed = cli.json("key", "ring")["data"]
     assert [(one["purpose"], one["kid"], one["state"], one["verify_until"]) for one in listed] == [
-        (purpose, "0", "signing", None) for purpose in ("thread", "bounce", "forward", "link")
+        (purpose, "0", "signing", None) for purpose in ("thread", "bounce", "forward", "link", "cursor")
     ]
     turned = cli.json("key", "rotate", "thread")
     assert (turned["kid"], turned["previous"]["kid"], turned["previous"]["revoked"]) == ("1", "0", False)
@@ -263,7 +263,7 @@ def test_signing_keys(cli: Cli) -> None:
     assert told.out == "Key 3 makes new ones of thread; key 2 is honoured no more.\n"
     assert [one["kid"] for one in cli.json("key", "ring", "thread")["data"]] == ["3"]
     for wrong in (
-        ("rotate", "cursor"),
+        ("rotate", "web_bot_auth"),
         ("ring", "x"),
         ("retire", "x", "0"),
         ("rotate", "thread", "--overlap-hours", "1"),

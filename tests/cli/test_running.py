@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -228,3 +229,37 @@ def test_a_person_is_asked_for_the_password_twice(database_url: str, tmp_path: P
     assert os.waitstatus_to_exitcode(status) == 0
     assert PASSWORD.encode() not in shown
     assert len(run_program("person", "list", "--json", env=env).document["data"]) == 1
+
+
+@pytest.mark.covers("edge:O8", "security-privacy:A6.3")
+def test_a_new_master_key_under_a_running_server(place: tuple[Path, int]) -> None:
+    """Both processes take it up, and nobody who is paging through a list, or signs in, notices."""
+    data_dir, base = place
+
+    def run(*argv: str) -> Any:
+        result = run_program(*argv, "--data-dir", str(data_dir), "--json", env=clean_environment())
+        assert result.code == 0, result.out
+        return json.loads(result.out)
+
+    with serving(data_dir, "--processes", "2"):
+        wait_until_healthy(base)
+        for name in ("one", "two", "three"):
+            run("tenant", "create", name)
+        key = run("key", "create", "--name", "k", "--level", "platform", "--permissions", "all")["key"]
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{base}", headers={"Authorization": f"Bearer {key}"}, timeout=30
+        ) as api:
+            first = api.get("/v1/tenants", params={"limit": 1}).json()
+            deadline = time.monotonic() + DEADLINE
+            while len(run("secrets", "status")["processes"]) < 2:
+                assert time.monotonic() < deadline, "the second process says nothing"
+            done = run("secrets", "rotate-master", "--yes")
+            assert (done["active_slot"], done["remaining"]) == ("b", 0)
+            new = next(one["kid"] for one in done["slots"] if one["slot"] == "b")
+            assert {one["active"] for one in done["processes"]} == {new}
+            cursor, seen = first["next_cursor"], [one["slug"] for one in first["data"]]
+            while cursor is not None:
+                page = api.get("/v1/tenants", params={"limit": 1, "cursor": cursor}).json()
+                cursor, seen = page["next_cursor"], seen + [one["slug"] for one in page["data"]]
+            assert set(seen) >= {"one", "two", "three"}
+    assert run("secrets", "status")["processes"] == [], "who ended does not hold a rotation up"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from postroom.accounts.signing_keys import Purpose, SigningKey, SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.errors import PostroomError
+from postroom.base.sealing import Keyring
 from postroom.db import Database, DatabaseUnavailable
 from postroom.inbound.thread_tokens import FailureCounts, ThreadTokens, TokenReader
 from postroom.mail.thread_token import MAX_SEQ, TokenState
@@ -22,7 +23,7 @@ from tests.inbound.fakes import FakeIngest, FakeKeys, To, envelope, reader
 from tests.inbound.test_receive import receiver
 from tests.mailbox.letters import raw_mail
 
-MASTER = b"m" * 32
+MASTER = Keyring(b"m" * 32)
 IDENTITY, OTHER = "idn_01J9Z3K8V4QW7X2M5N6P8R0T1Y", "idn_01J9Z3K8V4QW7X2M5N6P8R0T1Z"
 ANNA = "anna@example.com"
 SUSPECT = Filing(is_suspect=True)

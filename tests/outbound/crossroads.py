@@ -15,6 +15,7 @@ from postroom.accounts import Mode, Tenant
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.db import Connection, Database
 from postroom.directory import Aliases, NewMailbox, Relays
 from postroom.directory.locals import LocalDomains
@@ -268,7 +269,7 @@ async def crossroads(db: Database, clock: ManualClock, ids: IdGenerator, path: P
             Net(),
             Aliases(db, ids, clock, HASH_KEY, DOMAIN, office.directory.invalidate),
             Relays(db, ids, clock, mailbox_rows),
-            SigningKeys(db, b"m" * 32, clock),
+            SigningKeys(db, Keyring(b"m" * 32), clock),
             ingest,
             Acceptance(db, office.blobs, clock, ids, changed=office.changed.extend, wake=lambda: None),
             Routes(domains.has),

@@ -21,6 +21,7 @@ from zlib import crc32
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.db import Database
 from postroom.directory.models import Forward
 from postroom.directory.models import Refusal as DirectoryRefusal
@@ -44,7 +45,7 @@ from tests.outbound.mail_room import MailRoom
 
 HOST = "pm-bounce.agents.example"
 PLATFORM = "agents.example"
-MASTER = b"m" * 32
+MASTER = Keyring(b"m" * 32)
 
 
 class QuickParser(Parser):

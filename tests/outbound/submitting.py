@@ -33,6 +33,7 @@ from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.sign_in import ThrottlePolicy
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
 from postroom.directory import Identities, Identity, IdentityKind, NewIdentity, NewMailbox
@@ -227,7 +228,7 @@ async def post_office(db: Database, clock: ManualClock, ids: IdGenerator, path: 
     passwords = Passwords(threads=2, queue=8, memory_kib=64, time_cost=1)
     people, keys = People(db, ids, clock, passwords), Keys(db, ids, clock, PEPPER)
     policy = ThrottlePolicy(failures=3, seconds=60)
-    scram = ScramKeys(HASH_KEY, PEPPER)
+    scram = ScramKeys(Keyring(HASH_KEY), PEPPER)
     sign_in = SignIn(db, clock, passwords, KeyVerifier(db, clock, PEPPER), HASH_KEY, policy, scram=scram)
 
     async def mailbox_rows(conn: Connection, new: NewMailbox) -> None:

@@ -20,6 +20,7 @@ from postroom.accounts.service.tenants import Tenants
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.db import Database
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mail.address import Address
@@ -37,7 +38,7 @@ from tests.mailbox.letters import check_mailbox
 from tests.outbound.fake_mx import FakeMx
 from tests.outbound.mail_room import MailRoom, in_process
 
-MASTER = b"m" * 32
+MASTER = Keyring(b"m" * 32)
 PLATFORM = "plat.example"
 STAND_IN = f"box0.letters@{PLATFORM}"
 

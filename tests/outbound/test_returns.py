@@ -13,6 +13,7 @@ import pytest
 from postroom.accounts.signing_keys import Purpose, SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.db import Database, DatabaseUnavailable
 from postroom.outbound.models import Operation, RouteKind
 from postroom.outbound.return_paths import ReturnPaths
@@ -90,7 +91,7 @@ async def test_mail_waits_while_the_key_cannot_be_had(
     async with FakeMx() as mx:
         post.room.net.add("example.com", mx)
         await post.keys.current(Purpose.BOUNCE)
-        post.room.return_path = ReturnPaths(SigningKeys(post.room.db, b"x" * 32, clock), HOST).of
+        post.room.return_path = ReturnPaths(SigningKeys(post.room.db, Keyring(b"x" * 32), clock), HOST).of
         message = await post.room.accept("anna@example.com")
         await post.room.dispatcher().run_due()
         row = await post.room.row(message)
@@ -325,6 +326,6 @@ async def test_while_the_database_is_away_it_is_put_off(post: Returning, monkeyp
         assert await post.inbox() == []
     with monkeypatch.context() as patched:
         patched.setattr(post.keys, "_rings", {})
-        patched.setattr(post.keys, "_sealer", SigningKeys(post.room.db, b"x" * 32, post.room.clock)._sealer)
+        patched.setattr(post.keys, "_keyring", Keyring(b"x" * 32))
         assert (await post.bounce(received.sender, raw))[0] == 451
     assert (await post.bounce(received.sender, raw))[0] == 250

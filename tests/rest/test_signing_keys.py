@@ -51,7 +51,7 @@ async def test_who_may(world: World) -> None:
     for headers in (world.key, await world.new_key(Level.PLATFORM, ["audit:read"])):
         response = await world.post(at("thread"), headers=headers)
         assert (response.status_code, code(response)) == (403, "permission_denied")
-    for purpose in ("cursor", "Thread", "%00", "thread%0a"):
+    for purpose in ("web_bot_auth", "Thread", "%00", "thread%0a"):
         response = await world.post(at(purpose), headers=world.platform)
         assert (response.status_code, code(response)) == (400, "invalid_request")
     wrong = await world.post(at("thread"), headers=world.platform, revoke_previous="perhaps")

@@ -16,6 +16,7 @@ from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealing import Keyring
 from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
@@ -39,7 +40,7 @@ from postroom.servers.http.rest import shapes
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
-MASTER = b"m" * 32
+MASTER = Keyring(b"m" * 32)
 DOMAIN = "agents.example"
 TRACE = (
     b"Return-Path: <anna@example.com>\r\n"

@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from postroom.base.sealing import Sealer
+from postroom.base.sealed_columns import SCRAM_KEYS
+from postroom.base.sealing import Keyring
 from postroom.sasl import Keys, Offer, derive_keys
 from postroom.sasl.scram import KEY_BYTES
 
@@ -31,13 +32,12 @@ class ScramKeys:
 
     def __init__(
         self,
-        master_key: bytes,
+        keyring: Keyring,
         pepper: bytes,
         *,
-        other_master_key: bytes | None = None,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self._sealer = Sealer(master_key, "app_passwords.scram", other_key=other_master_key, random=random)
+        self._keyring = keyring
         self._salt = hmac.digest(pepper, _SALT_LABEL, "sha256")[:SALT_BYTES]
         self._random = random
 
@@ -48,9 +48,9 @@ class ScramKeys:
     def sealed_keys_of(self, app_password: str, public_id: str) -> bytes:
         """What is stored of the application password of that id. Takes 1.4 ms, as `derive_keys` does."""
         keys = derive_keys(app_password, self._salt, ITERATIONS)
-        return self._sealer.seal(keys.stored + keys.server, public_id)
+        return self._keyring.seal(SCRAM_KEYS, keys.stored + keys.server, public_id)
 
     def opened(self, sealed: bytes, public_id: str) -> Keys:
         """What `sealed_keys_of` sealed for that id. Raises `UnsealError`."""
-        both = self._sealer.open(sealed, public_id)
+        both = self._keyring.open(SCRAM_KEYS, sealed, public_id)
         return Keys(both[:KEY_BYTES], both[KEY_BYTES:])

@@ -18,7 +18,8 @@ from typing import Any, Final
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
-from postroom.base.sealing import Sealer, UnsealError
+from postroom.base.sealed_columns import SIGNING_KEY
+from postroom.base.sealing import Keyring, UnsealError
 from postroom.db.pool import Connection, Database
 
 log = base_log.get("keys")
@@ -54,11 +55,13 @@ class Purpose(StrEnum):
     """Senders that were rewritten for forwarding."""
     LINK = "link"
     """Links to files."""
+    CURSOR = "cursor"
+    """Places in lists."""
 
     @property
     def overlap(self) -> timedelta:
         """How long what a key made is honoured after the next key took its place."""
-        return timedelta(days={Purpose.THREAD: 90, Purpose.LINK: 7}.get(self, 30))
+        return timedelta(days={Purpose.THREAD: 90, Purpose.LINK: 7, Purpose.CURSOR: 1}.get(self, 30))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +103,13 @@ class SigningKeys:
     def __init__(
         self,
         database: Database,
-        master_key: bytes,
+        keyring: Keyring,
         clock: Clock,
         *,
-        other_master_key: bytes | None = None,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._database = database
-        self._sealer = Sealer(master_key, "signing_keys", other_key=other_master_key)
+        self._keyring = keyring
         self._clock = clock
         self._random = random
         self._rings: dict[Purpose, _Ring] = {}
@@ -179,17 +181,15 @@ class SigningKeys:
 
     async def _insert(self, conn: Connection, statement: str, purpose: Purpose, kid: str, now: datetime) -> bytes:
         secret = self._random(KEY_BYTES)
-        await conn.execute(statement, purpose.value, kid, self._sealer.seal(secret, _place(purpose, kid)), now)
+        await conn.execute(
+            statement, purpose.value, kid, self._keyring.seal(SIGNING_KEY, secret, purpose.value, kid), now
+        )
         return secret
 
     def _opened(self, purpose: Purpose, row: Any) -> SigningKey:
         try:
-            secret = self._sealer.open(row["sealed"], _place(purpose, row["kid"]))
+            secret = self._keyring.open(SIGNING_KEY, row["sealed"], purpose.value, row["kid"])
         except UnsealError as error:
-            log.error("signing_key_unusable", purpose=purpose.value, kid=row["kid"])
+            log.error("signing_key_unusable", purpose=purpose.value, kid=row["kid"], master_kid=error.kid)
             raise PostroomError("unavailable") from error
         return SigningKey(row["kid"], secret, row["created_at"], row["verify_until"])
-
-
-def _place(purpose: Purpose, kid: str) -> str:
-    return f"signing_keys/{purpose.value}:{kid}"

@@ -10,6 +10,7 @@ import os
 import shutil
 import ssl
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from typing import Final
 from cryptography import x509
 
 from postroom.base.clock import SystemClock
+from postroom.base.sealing import Keyring
 from postroom.base.secrets import load_secrets
 from postroom.base.settings import Environment, Settings, SettingsError
 from postroom.blobs.maildir import MaildirStore
@@ -31,6 +33,7 @@ from postroom.cli.reach import Reached, is_set_up, reach
 from postroom.cli.verdicts import Check, Status, failed, passed, skipped, warned
 from postroom.db import ConnectionTarget, Database, Migrator
 from postroom.db.errors import DatabaseError
+from postroom.db.reseal import standing
 from postroom.outbound.signing import DkimKeys
 from postroom.servers.http.security_text import SecurityText
 
@@ -38,6 +41,7 @@ TIMEOUT: Final = 20.0
 """Seconds that one check may take."""
 EXPIRY_DAYS: Final = 14
 SECURITY_DAYS: Final = 30
+SEALED: Final = "secrets.sealed"
 LOW_DISK_SHARE: Final = 0.10
 LOW_DISK_BYTES: Final = 1024**3
 MAX_CERTIFICATE: Final = 1024 * 1024
@@ -49,13 +53,13 @@ _PRIVATE_TLDS: Final = frozenset(
 
 
 NAMES: Final = (
-    *("configuration", "data_dir", "secrets", "database", "migrations", "storage"),
+    *("configuration", "data_dir", "secrets", "database", "migrations", "storage", SEALED),
     *("queue.deliveries", "queue.uncertain", "queue.bounces", "dlq", "sending.domains", RELAY, DIRECT),
     *(f"port.{label}" for label in LABELS),
     *("tls", "dns", "security_txt"),
 )
 """What is looked at, in the order in which it is told."""
-_IN_DATABASE: Final = NAMES[3:11]
+_IN_DATABASE: Final = NAMES[3:12]
 
 
 async def examine(
@@ -163,9 +167,27 @@ async def _sending(settings: Settings, call: Invocation, reached: Reached) -> li
         try:
             held = load_secrets(settings.server.data_dir, call.environ)
         except SettingsError:
-            return [*found, skipped("sending.domains", "the secrets cannot be used")]
-        keys = DkimKeys(pool, held.master_key, SystemClock(), other_master_key=held.other_master_key)
-        return [*found, await domains(keys)]
+            rest = "the secrets cannot be used"
+            return [skipped(SEALED, rest), *found, skipped("sending.domains", rest)]
+        keyring = Keyring(held.master_key, held.other_master_key)
+        return [await sealed(pool, keyring), *found, await domains(DkimKeys(pool, keyring, SystemClock()))]
+
+
+async def sealed(pool: Database, keyring: Keyring) -> Check:
+    """Everything that is stored sealed is under a master key that is held, and all of it under the active one."""
+    kinds: Counter[str | None] = Counter()
+    for found in (await standing(pool)).values():
+        kinds.update(found)
+    strange = sorted(kid for kid in kinds if kid is not None and kid not in keyring.kids)
+    if strange:
+        count = sum(kinds[kid] for kid in strange)
+        fix = "Put the key that is named into the free slot, then postroom secrets rotate-master --resume."
+        return failed(SEALED, f"{count} values are under master keys that are not here: {', '.join(strange)}", fix)
+    left = sum(count for kid, count in kinds.items() if kid != keyring.active)
+    if left:
+        fix = "The worker goes on by itself; postroom secrets rotate-master --resume does it at once."
+        return warned(SEALED, f"{left} values are to be sealed anew", fix)
+    return passed(SEALED, f"{sum(kinds.values())} values, all under the active master key")
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ class Exit(IntEnum):
     VERIFICATION = 11
     DOCTOR = 12
     TIMEOUT = 13
+    PRECONDITION = 15
     INTERRUPTED = 130
 
 

@@ -41,6 +41,7 @@ COMMANDS: Final = {
         "mail": "mail",
         "queue": "queue",
         "dkim": "dkim",
+        "secrets": "secrets",
         "ops": "ops",
         "storage": "storage",
         "import": "imports",

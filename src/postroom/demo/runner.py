@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from email.headerregistry import Address
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -129,7 +130,7 @@ async def _running(
         up()
         with watch("a tenant, a person, an agent and a key"):
             cast, began = await seed(core, place.read_known(directory))
-        node = Node(core)
+        node = Node(core, reload=partial(load_secrets, directory, {}))
         stack.push_async_callback(node.drain)
         with watch("SMTP, submission, IMAP and HTTP"):
             await node.start()

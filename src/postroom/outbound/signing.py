@@ -21,7 +21,8 @@ from typing import Any, Final
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
-from postroom.base.sealing import Sealer, UnsealError
+from postroom.base.sealed_columns import DKIM_KEY
+from postroom.base.sealing import Keyring, UnsealError
 from postroom.db.pool import Connection, Database
 from postroom.mailauth.dkim_key import Algorithm, PrivateKey, PrivateKeyError, record_name
 from postroom.mailauth.dkim_sign import Signer, SigningError, sign_message
@@ -32,7 +33,6 @@ log = base_log.get("dkim")
 SELECTORS: Final = ("pm1", "pm2")
 SECOND: Final = "e"
 """Added to a selector: that of the Ed25519 key which accompanies the RSA key."""
-PURPOSE: Final = "dkim"
 KEEP_PUBLISHED: Final = timedelta(days=30)
 CACHE_SECONDS: Final = 60.0
 """After which a switch that another process made is noticed."""
@@ -117,16 +117,15 @@ class DkimKeys:
     def __init__(
         self,
         database: Database,
-        master_key: bytes,
+        keyring: Keyring,
         clock: Clock,
         *,
-        other_master_key: bytes | None = None,
         offload: Offload | None = None,
         algorithm: Algorithm = Algorithm.RSA_SHA256,
         second: bool = False,
     ) -> None:
         self._database = database
-        self._sealer = Sealer(master_key, PURPOSE, other_key=other_master_key)
+        self._keyring = keyring
         self._clock = clock
         self._offload = offload
         self._algorithm = algorithm
@@ -235,7 +234,7 @@ class DkimKeys:
         if signing is None:
             return DomainState.UNUSABLE if rows else DomainState.NONE
         try:
-            PrivateKey.from_der(self._sealer.open(signing["private_sealed"], _place(key, signing["selector"])))
+            PrivateKey.from_der(self._keyring.open(DKIM_KEY, signing["private_sealed"], key, signing["selector"]))
         except (UnsealError, PrivateKeyError):
             return DomainState.UNUSABLE
         pending = any(not row["signs"] and row["retire_at"] is None for row in rows)
@@ -271,12 +270,15 @@ class DkimKeys:
         signing = [row for row in rows if self._signs(row)]
         try:
             held = tuple(
-                (row["selector"], self._sealer.open(row["private_sealed"], _place(key, row["selector"])))
+                (row["selector"], self._keyring.open(DKIM_KEY, row["private_sealed"], key, row["selector"]))
                 for row in signing
             )
             return _Cached(_signers(domain, held), held, until)
         except (UnsealError, PrivateKeyError, SigningError) as error:
-            log.error("dkim_key_unusable", selector=signing[0]["selector"], error=type(error).__name__)
+            missing = error.kid if isinstance(error, UnsealError) else None
+            log.error(
+                "dkim_key_unusable", selector=signing[0]["selector"], error=type(error).__name__, master_kid=missing
+            )
             raise PostroomError("unavailable") from error
 
     async def _domain(self, conn: Connection, domain: str) -> int:
@@ -332,7 +334,7 @@ class DkimKeys:
         )
 
     async def _insert(self, conn: Connection, key: int, selector: str, made: PrivateKey, *, signs: bool) -> None:
-        sealed = self._sealer.seal(made.to_der(), _place(key, selector))
+        sealed = self._keyring.seal(DKIM_KEY, made.to_der(), key, selector)
         now = self._clock.now()
         await conn.execute(_INSERT, key, selector, made.algorithm.value, sealed, made.public_record(), signs, now)
 
@@ -354,7 +356,3 @@ def _first(rows: Sequence[Any]) -> list[Any]:
 
 def _has_second(rows: Sequence[Any], first: Any) -> bool:
     return any(row["selector"] == first["selector"] + SECOND for row in rows)
-
-
-def _place(domain_key: int, selector: str) -> str:
-    return f"dkim_keys/{domain_key}/{selector}"

@@ -1255,7 +1255,7 @@ class AsyncPlatform:
 
     async def rotate_signing_key(
         self,
-        purpose: Literal["thread", "bounce", "forward", "link"],
+        purpose: Literal["thread", "bounce", "forward", "link", "cursor"],
         *,
         idempotency_key: str | None = None,
         revoke_previous: bool | None = None,

@@ -1219,7 +1219,7 @@ class Platform:
 
     def rotate_signing_key(
         self,
-        purpose: Literal["thread", "bounce", "forward", "link"],
+        purpose: Literal["thread", "bounce", "forward", "link", "cursor"],
         *,
         idempotency_key: str | None = None,
         revoke_previous: bool | None = None,

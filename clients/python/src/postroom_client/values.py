@@ -60,7 +60,7 @@ Permission = Literal[
     "keys:manage",
     "erasure:manage",
 ]
-Purpose = Literal["thread", "bounce", "forward", "link"]
+Purpose = Literal["thread", "bounce", "forward", "link", "cursor"]
 QueueState = Literal[
     "pending", "delivering", "retry", "held", "parked", "delivered", "failed", "uncertain", "cancelled", "suppressed"
 ]

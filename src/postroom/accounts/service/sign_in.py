@@ -234,8 +234,8 @@ class SignIn:
             return None
         try:
             return self._scram.opened(row.sealed, row.public_id)
-        except UnsealError:
-            _log.error("scram keys cannot be opened", app_password=row.public_id)
+        except UnsealError as error:
+            _log.error("scram keys cannot be opened", app_password=row.public_id, master_kid=error.kid)
             return None
 
     async def _let_in(self, conn: Connection, opening: store.Opening, found: credentials.Opened) -> Principal | None:

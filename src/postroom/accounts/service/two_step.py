@@ -18,11 +18,15 @@ from postroom.accounts.service.throttle import Throttle
 from postroom.accounts.store import credentials as store
 from postroom.accounts.store import people as people_store
 from postroom.accounts.store import sessions as session_store
+from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
-from postroom.base.sealing import Sealer
+from postroom.base.sealed_columns import TOTP_PENDING, TOTP_SECRET, SealedColumn
+from postroom.base.sealing import Keyring, UnsealError
 from postroom.db import Connection, Database
+
+log = base_log.get("two_step")
 
 ENROLMENT: Final = timedelta(minutes=10)
 """How long a secret waits to be confirmed."""
@@ -70,17 +74,16 @@ class TwoStep:
         db: Database,
         ids: IdGenerator,
         clock: Clock,
-        master_key: bytes,
+        keyring: Keyring,
         pepper: bytes,
         throttle: Throttle,
         *,
         issuer: str,
-        other_master_key: bytes | None = None,
         random: Callable[[int], bytes] = os.urandom,
         changed: Callable[[str], None] = lambda person: None,
     ) -> None:
         self._db, self._ids, self._clock, self._pepper, self._throttle = db, ids, clock, pepper, throttle
-        self._sealer = Sealer(master_key, "person_totp", other_key=other_master_key, random=random)
+        self._keyring = keyring
         self._issuer, self._random, self._changed = issuer, random, changed
 
     async def status(self, person_id: int) -> TwoStepStatus:
@@ -102,7 +105,7 @@ class TwoStep:
         `totp_enabled`; `invalid_credentials` when the password was undone meanwhile.
         """
         secret = self._random(totp.SECRET_BYTES)
-        sealed = self._sealer.seal(secret, f"{person.id}:pending")
+        sealed = self._keyring.seal(TOTP_PENDING, secret, person.id)
         now = self._clock.now()
         async with self._db.transaction() as conn:
             if not await people_store.lock(conn, person.id, epoch):
@@ -131,11 +134,11 @@ class TwoStep:
                 raise PostroomError("totp_enabled")
             if row is None or row.pending is None or row.pending_until is None or row.pending_until <= now:
                 raise PostroomError("totp_not_enabled")
-            secret = self._sealer.open(row.pending, f"{person.id}:pending")
+            secret = self._opened(TOTP_PENDING, row.pending, person.id)
             step = totp.matching_step(secret, code, now, 0)
             if step is None:
                 raise _WrongCodeError
-            await store.enable(conn, person.id, self._sealer.seal(secret, f"{person.id}:secret"), now, step)
+            await store.enable(conn, person.id, self._keyring.seal(TOTP_SECRET, secret, person.id), now, step)
             codes = await self._new_codes(conn, person.id, now)
             await people_store.raise_epoch(conn, person.id)
             if session_id is not None:
@@ -190,10 +193,18 @@ class TwoStep:
             if not await store.use_recovery_code(conn, person_id, self._recovery_mac(recovery), now):
                 raise _WrongCodeError
             return
-        step = totp.matching_step(self._sealer.open(row.secret, f"{person_id}:secret"), code, now, row.last_step)
+        step = totp.matching_step(self._opened(TOTP_SECRET, row.secret, person_id), code, now, row.last_step)
         if step is None:
             raise _WrongCodeError
         await store.use_step(conn, person_id, step)
+
+    def _opened(self, column: SealedColumn, sealed: bytes, person_id: int) -> bytes:
+        """Raises PostroomError `unavailable` when no master key opens it."""
+        try:
+            return self._keyring.open(column, sealed, person_id)
+        except UnsealError as error:
+            log.error("totp_secret_unusable", column=column.column, master_kid=error.kid)
+            raise PostroomError("unavailable") from error
 
     async def _forget(self, conn: Connection, person: Person, by: Actor) -> None:
         await store.forget_totp(conn, person.id)

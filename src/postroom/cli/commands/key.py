@@ -46,6 +46,7 @@ WHAT_ENDS: Final[Mapping[Purpose, str]] = MappingProxyType(
         Purpose.BOUNCE: "Bounces of all mail sent so far are refused.",
         Purpose.FORWARD: "Bounces of all mail passed on so far are refused.",
         Purpose.LINK: "Links in all mail sent so far open no more.",
+        Purpose.CURSOR: "Whoever is paging through a list over the API begins again.",
     }
 )
 """What revoking the keys of a purpose means."""

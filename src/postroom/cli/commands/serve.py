@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 import uvloop
 
 from postroom.base import log as base_log
-from postroom.base.secrets import ensure_secrets, load_secrets
+from postroom.base.secrets import Secrets, ensure_secrets, load_secrets
 from postroom.base.settings import Role, Settings
 from postroom.cli.failures import CliError, Exit
 from postroom.cli.frame import command
@@ -41,7 +43,7 @@ def serve(
         log.warning("variable_ignored", variable=name)
     url = os.environ.get(CHILD_URL)
     if url is not None:
-        code = uvloop.run(serve_child(settings, load_secrets(settings.server.data_dir, call.environ), url))
+        code = uvloop.run(serve_child(settings, _reload(call, settings)(), url, _reload(call, settings)))
     else:
         code = uvloop.run(_serve(call, settings))
     if code in IN_VAIN:
@@ -64,6 +66,10 @@ async def _serve(call: Invocation, settings: Settings) -> int:
 
     try:
         ensure_secrets(data_dir, environ=call.environ)
-        return await supervise(settings, load_secrets(data_dir, call.environ), ready=ready)
+        return await supervise(settings, _reload(call, settings)(), ready=ready, reload=_reload(call, settings))
     finally:
         lock.release()
+
+
+def _reload(call: Invocation, settings: Settings) -> Callable[[], Secrets]:
+    return partial(load_secrets, settings.server.data_dir, call.environ)

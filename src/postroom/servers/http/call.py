@@ -15,7 +15,7 @@ from postroom.accounts.permissions import Permission
 from postroom.base.errors import PostroomError
 from postroom.directory.models import Identity
 from postroom.mailbox.models import MailboxRef
-from postroom.servers.http.cursors import CursorScope, Position, scope_of, seal, unseal
+from postroom.servers.http.cursors import CursorKeys, CursorScope, Position, scope_of, seal, unseal
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Rule
@@ -33,6 +33,8 @@ class Call:
     principal: Principal
     tenant: Tenant | None = None
     identity: Identity | None = None
+    cursor_keys: CursorKeys | None = None
+    """None where they cannot be had, and where nothing is listed."""
 
     @property
     def mailbox(self) -> MailboxRef:
@@ -70,13 +72,17 @@ class Call:
         """Where the page begins; None at the start. Raises `invalid_request`, `cursor_expired`."""
         if cursor is None:
             return None
-        services = self.services
-        return unseal(services.cursor_keys, self._cursor_scope(filters), cursor, services.clock.now())
+        return unseal(self._keys, self._cursor_scope(filters), cursor, self.services.clock.now())
 
     def cursor(self, position: Position, **filters: object) -> str:
         """The cursor of the page after `position`."""
-        services = self.services
-        return seal(services.cursor_keys, self._cursor_scope(filters), position, services.clock.now())
+        return seal(self._keys, self._cursor_scope(filters), position, self.services.clock.now())
+
+    @property
+    def _keys(self) -> CursorKeys:
+        if self.cursor_keys is None:
+            raise PostroomError("unavailable")
+        return self.cursor_keys
 
     def _cursor_scope(self, filters: dict[str, object]) -> CursorScope:
         return scope_of(self.rule.operation, self.request.path_params, filters, self.principal.public_id)

@@ -24,6 +24,7 @@ from postroom.directory import Identity, IdentityStatus
 from postroom.outbound.ledger import check_key
 from postroom.servers.http import call as calls
 from postroom.servers.http.bodies import JsonRequest
+from postroom.servers.http.cursors import CursorKeys
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Handler, Idempotency, Reach, Rule
@@ -75,8 +76,18 @@ class Guard:
         incoming = JsonRequest(request.scope, request.receive)
         if rule.body:
             await incoming.load(self._services.max_body, required=rule.body_required)
-        calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity))
+        keys = await self._cursor_keys(request)
+        calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity, keys))
         return await inner(incoming)
+
+    async def _cursor_keys(self, request: Request) -> CursorKeys | None:
+        """For what may be a list; None when the key cannot be opened, which is no matter to what lists nothing."""
+        if request.method != "GET":
+            return None
+        try:
+            return await self._services.cursor_keys.keys_for(request.query_params.get("cursor"))
+        except PostroomError:
+            return None
 
     async def again(self, call: calls.Call) -> None:
         """Ask once more whether the caller may do what they were let in for some time ago. Raises as it did then."""

@@ -28,7 +28,7 @@ from postroom.outbound.closing import Closing
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.submit import Sending
 from postroom.servers.http.bodies import MAX_BODY
-from postroom.servers.http.cursors import CursorKeys
+from postroom.servers.http.cursor_ring import CursorSource
 from postroom.servers.http.security_text import SecurityText
 
 Probe = Callable[[], Coroutine[Any, Any, None]]
@@ -72,7 +72,7 @@ class HttpServices:
     mailboxes: Mailboxes
     live: LiveHub
     parser: Parser
-    cursor_keys: CursorKeys
+    cursor_keys: CursorSource
     about: About
     store_ready: Probe
     """The blob store answers and is the one of this database."""
