@@ -21,6 +21,7 @@ from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
 from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
@@ -49,6 +50,7 @@ from postroom.directory.service.identities import Identities
 from postroom.directory.service.lists import Lists
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
@@ -85,6 +87,7 @@ class Core:
     policies: Policies
     partners: Partners
     people: People
+    members: Members
     sharing: Sharing
     two_step: TwoStep
     app_passwords: AppPasswords
@@ -185,6 +188,11 @@ async def open_core(
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
         stance = _stance(settings)
+        told_of_members = MemberAnnouncer(ids)
+        people = People(database, ids, clock, passwords, signed_out, told_of_members)
+        signing_keys = SigningKeys(
+            database, secrets.master_key, clock, other_master_key=secrets.other_master_key, random=random
+        )
         tenants = Tenants(
             database,
             ids,
@@ -207,7 +215,8 @@ async def open_core(
             tenants=tenants,
             policies=Policies(database, clock, stance),
             partners=Partners(database, ids, clock, signed_out),
-            people=People(database, ids, clock, passwords, signed_out),
+            people=people,
+            members=Members(*(database, ids, clock, people, signing_keys, secrets.hash_key), announce=told_of_members),
             sharing=Sharing(database, ids, clock, signed_out),
             two_step=TwoStep(
                 *(database, ids, clock, secrets.master_key, pepper),
@@ -221,9 +230,7 @@ async def open_core(
             scram=scram,
             sessions=Sessions(database, ids, clock, pepper, random, signed_out),
             keys=Keys(database, ids, clock, pepper, random, signed_out),
-            signing_keys=SigningKeys(
-                database, secrets.master_key, clock, other_master_key=secrets.other_master_key, random=random
-            ),
+            signing_keys=signing_keys,
             verifier=verifier,
             identities=identities,
             deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),

@@ -57,6 +57,7 @@ from postroom.sending import (
     MailOut,
     address_bounces_of,
     forwarding_of,
+    invitation_mail_of,
     return_paths_of,
     returns_of,
 )
@@ -366,6 +367,7 @@ class Node:
             signing_keys=core.signing_keys,
             account=account_of(core, self.sign_in.throttle),
             people=core.people,
+            members=core.members,
             partners=core.partners,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
         )
@@ -431,6 +433,7 @@ class Node:
     def _periodic(self) -> list[Periodic]:
         core = self.core
         blobs = BlobSweep(core.database, core.blobs, core.clock, STORED)
+        invitations = invitation_mail_of(core, self.mail_out.outlet, self.parser)
 
         async def statistics() -> None:
             async with core.database.acquire() as conn:
@@ -480,6 +483,8 @@ class Node:
             Periodic("address_links", timedelta(seconds=30), links),
             Periodic("activate_addresses", timedelta(minutes=1), activations),
             Periodic("retire_addresses", timedelta(minutes=1), retirements),
+            Periodic("invitation_mail", timedelta(seconds=5), invitations.run_due),
+            Periodic("expire_invitations", timedelta(hours=1), core.members.expire),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),

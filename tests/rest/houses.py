@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from postroom.accounts import GrantRole, Level, NewKey, NewPerson, Person, Tenant
+from postroom.accounts import GrantRole, Level, MemberRole, NewKey, NewPerson, Person, Tenant
 from postroom.accounts.audit import HOST
 from postroom.accounts.models import NewDevice, NewTenant
 from postroom.accounts.permissions import MAY_HOLD, OF_GRANT, OF_OPERATOR, OWNER_ONLY, Permission, including_implied
@@ -318,6 +318,19 @@ async def _person(house: House, who: Who) -> str:
     return (await house.person(who)).public_id
 
 
+async def _member(house: House, who: Who) -> str:
+    """Somebody of the tenant who is not its owner."""
+    made = await house.street.new_person()
+    await house.street.lobby.people.put_member(house.tenant.id, made.public_id, MemberRole.MEMBER, by_operator=True)
+    return made.public_id
+
+
+async def _invitation(house: House, who: Who) -> str:
+    members = house.street.lobby.members
+    made = await members.invite(house.tenant.id, f"{house.street.word()}@example.com", MemberRole.MEMBER)
+    return made.public_id
+
+
 async def _app_password(house: House, who: Who) -> str:
     account = house.street.lobby.account
     made, _ = await account.app_passwords.create(await house.person(who), "Phone", HOST)
@@ -398,6 +411,8 @@ MAKERS: Final[dict[str, Maker]] = {
     "alias_id": _alias,
     "queue_id": _queued,
     "person_id": _person,
+    "user_id": _member,
+    "invitation_id": _invitation,
     "app_password_id": _app_password,
     "session_id": _session,
     "device_id": _device,
@@ -421,6 +436,8 @@ MISSING: Final[dict[str, str]] = {
     "alias_id": f"als_{MISSING_ULID}",
     "queue_id": str(2**40),
     "person_id": f"usr_{MISSING_ULID}",
+    "user_id": f"usr_{MISSING_ULID}",
+    "invitation_id": f"inv_{MISSING_ULID}",
     "app_password_id": f"apw_{MISSING_ULID}",
     "session_id": f"ses_{MISSING_ULID}",
     "device_id": f"dev_{MISSING_ULID}",

@@ -8,9 +8,10 @@ from typing import Any
 
 import httpx
 
-from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
+from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, Passwords, People, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
 from postroom.accounts.policy_rules import Stance
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
@@ -22,6 +23,7 @@ from postroom.db import Connection, Database
 from postroom.directory import Addresses, Deletions, Identities, Identity, Lists, NewIdentity, NewMailbox
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
@@ -219,6 +221,9 @@ def services_of(
 
     parser = Parser()
     policies = Policies(db, clock, Stance())
+    signing_keys = SigningKeys(db, MASTER, clock)
+    told = MemberAnnouncer(ids)
+    people = People(db, ids, clock, Passwords(threads=1, queue=1, memory_kib=64, time_cost=1), announce=told)
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -243,5 +248,6 @@ def services_of(
         migrated=ready,
         sending=sending_of(db, clock, ids, blobs, mailboxes, parser),
         closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda ref, modseq: None),
-        signing_keys=SigningKeys(db, MASTER, clock),
+        signing_keys=signing_keys,
+        members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),
     )

@@ -31,6 +31,7 @@ COMMANDS: Final = {
         "tenant": "tenant",
         "partner": "partner",
         "person": "person",
+        "member": "member",
         "identity": "identity",
         "address": "address",
         "alias": "alias",

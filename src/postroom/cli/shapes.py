@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from postroom.accounts.audit import Event
+from postroom.accounts.invitations import Invitation
 from postroom.accounts.models import ApiKey, AppPassword, Device, Grant, Person, PersonSession, Tenant
 from postroom.accounts.partners import Partner
 from postroom.accounts.permissions import Permission
 from postroom.accounts.policy_rules import Access
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
+from postroom.accounts.store.invitations import Seen
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.erasures import Erasure
 from postroom.directory.models import Alias, HostedAddress, Identity
@@ -91,6 +93,34 @@ def switch(one: SwitchState) -> Document:
         "set_by": one.set_by,
         "reason": one.reason,
         "set_at": moment(one.set_at),
+    }
+
+
+def member(one: Seen) -> Document:
+    who = one.member.person
+    return {
+        "id": who.public_id,
+        "status": "member",
+        "role": one.member.role.value,
+        "email": who.contact_email or one.address,
+        "name": who.display_name,
+        "last_login_at": moment(one.last_login_at),
+        "created_at": moment(one.member.created_at),
+        "expires_at": None,
+    }
+
+
+def invitation(one: Invitation) -> Document:
+    """As `member`, of somebody who is not here yet."""
+    return {
+        "id": one.public_id,
+        "status": "invited",
+        "role": one.role.value,
+        "email": one.email,
+        "name": None,
+        "last_login_at": None,
+        "created_at": moment(one.created_at),
+        "expires_at": moment(one.expires_at),
     }
 
 

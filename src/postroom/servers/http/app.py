@@ -23,6 +23,7 @@ from postroom.servers.http.rest import (
     keys,
     links,
     lists,
+    members,
     messages,
     meta,
     partners,
@@ -61,6 +62,7 @@ _MODULES: Final = (
     auth,
     account,
     people,
+    members,
     wellknown,
     docs,
 )

@@ -41,6 +41,8 @@ _PATH_IDS: Final = {
     "alias_id": ("als_", "address_not_found"),
     "partner_id": ("ptn_", "partner_not_found"),
     "person_id": ("usr_", "person_not_found"),
+    "user_id": ("usr_", "member_not_found"),
+    "invitation_id": ("inv_", "invitation_not_found"),
     "session_id": ("ses_", "session_not_found"),
     "device_id": ("dev_", "device_not_found"),
     "app_password_id": ("apw_", "app_password_not_found"),

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
 from postroom.accounts.service.policies import Policies
@@ -99,6 +100,8 @@ class HttpServices:
     """Without it people have no sessions, and their accounts no routes."""
     people: People | None = None
     """Without it there are no routes of a tenant's people."""
+    members: Members | None = None
+    """Without it there are no routes of a tenant's members, and nobody accepts an invitation."""
     partners: Partners | None = None
     """Without it there are no routes of partners."""
     security: SecurityText | None = None
