@@ -43,6 +43,8 @@ from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
 from postroom.directory.models import Announce, IdentityKind, NewMailbox
 from postroom.directory.relays import Relays
+from postroom.directory.sending_controls import CHANNEL as SWITCH_CHANNEL
+from postroom.directory.sending_controls import SendingControls, Switches
 from postroom.directory.service.addresses import Addresses
 from postroom.directory.service.aliases import Aliases
 from postroom.directory.service.deletion import Deletions
@@ -101,6 +103,8 @@ class Core:
     addresses: Addresses
     aliases: Aliases
     lists: Lists
+    controls: SendingControls
+    switches: Switches
     audit: AuditLog
     relays: Relays
     mailboxes: Mailboxes
@@ -236,6 +240,8 @@ async def open_core(
             deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),
             addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
             lists=Lists(database, ids, clock),
+            controls=SendingControls(database, clock, ids, partial(notifier.hint, SWITCH_CHANNEL)),
+            switches=Switches(database, clock),
             audit=AuditLog(database),
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
             relays=Relays(database, ids, clock, mailbox_rows),

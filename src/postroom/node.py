@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import os
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Recipient, Refusal
 from postroom.directory.resolver import Directory
+from postroom.directory.sending_controls import CHANNEL as SWITCH_CHANNEL
+from postroom.directory.sending_controls import Switch
+from postroom.directory.standing import Platform, slots_of
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.judging import Judge, JudgingRules, Published
@@ -88,6 +92,8 @@ LEAST_CONNECTIONS_PER_IP: Final = 4
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
+KEPT_IN_EMERGENCY: Final = timedelta(days=7)
+"""How long events are, while `emergency_prune` is on (J30)."""
 
 
 Work = Callable[[], Coroutine[None, None, None]]
@@ -368,6 +374,12 @@ class Node:
             account=account_of(core, self.sign_in.throttle),
             people=core.people,
             members=core.members,
+            controls=core.controls,
+            switches=core.switches,
+            platform=Platform(
+                *(core.database, core.clock, core.controls, core.settings.server.data_dir),
+                keys=lambda: slots_of(core.database, core.secrets, os.environ.get("POSTROOM_MASTER_KEY_ACTIVE", "a")),
+            ),
             partners=core.partners,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
         )
@@ -397,6 +409,8 @@ class Node:
         listener.add(OUTBOUND_CHANNEL, lambda *_: self.mail_out.hinted())
         listener.add(ACCOUNTS_CHANNEL, lambda *_: self.standing.wake())
         listener.add(POLICY_CHANNEL, lambda key, _: self.core.policies.forget(key))
+        listener.add(SWITCH_CHANNEL, lambda *_: self.core.switches.forget())
+        listener.on_gap(self.core.switches.forget)
         listener.on_gap(self.core.policies.forget)
         listener.on_gap(self.standing.wake)
         listener.on_gap(self.core.live.wake_all)
@@ -443,7 +457,8 @@ class Node:
             await prune_changes(core.database, core.clock.now() - KEPT)
 
         async def events() -> None:
-            await prune_events(core.database, core.clock.now() - KEPT)
+            is_scarce = await core.switches.is_on(Switch.EMERGENCY_PRUNE)
+            await prune_events(core.database, core.clock.now() - (KEPT_IN_EMERGENCY if is_scarce else KEPT))
 
         async def verifications() -> None:
             await prune_verifications(core.database, core.clock.now())

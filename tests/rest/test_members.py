@@ -123,7 +123,7 @@ async def desk(world: World) -> AsyncIterator[Desk]:
     parser.close()
 
 
-@pytest.mark.covers("FR-CON-2", "FR-CON-4", "console-billing-notifications:8", "edge:A15")
+@pytest.mark.covers("FR-CON-2", "FR-CON-4", "edge:A15")
 async def test_somebody_comes(desk: Desk) -> None:
     made = await desk.invite()
     assert made.status_code == 201, made.text

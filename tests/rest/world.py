@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,10 +18,13 @@ from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
+from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
 from postroom.directory import Addresses, Deletions, Identities, Identity, Lists, NewIdentity, NewMailbox
+from postroom.directory.sending_controls import SendingControls, Switches
+from postroom.directory.standing import Platform, slots_of
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.members import MemberAnnouncer
@@ -224,6 +228,8 @@ def services_of(
     signing_keys = SigningKeys(db, MASTER, clock)
     told = MemberAnnouncer(ids)
     people = People(db, ids, clock, Passwords(threads=1, queue=1, memory_kib=64, time_cost=1), announce=told)
+    controls, switches = SendingControls(db, clock, ids), Switches(db, clock)
+    secrets = Secrets(MASTER, PEPPER, HASH_KEY)
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -249,5 +255,8 @@ def services_of(
         sending=sending_of(db, clock, ids, blobs, mailboxes, parser),
         closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda ref, modseq: None),
         signing_keys=signing_keys,
+        controls=controls,
+        switches=switches,
+        platform=Platform(db, clock, controls, Path("/"), keys=lambda: slots_of(db, secrets, "a")),
         members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),
     )

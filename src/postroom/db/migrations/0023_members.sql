@@ -1,4 +1,5 @@
--- Invitations to a tenant, the mail that tells of them, and members who only look (FR-CON-2, FR-CON-4).
+-- Invitations to a tenant, the mail that tells of them, and members who only look (FR-CON-2, FR-CON-4); the other switches of
+-- the deployment (J33).
 
 ALTER TABLE members DROP CONSTRAINT members_role_check;
 ALTER TABLE members ADD CONSTRAINT members_role_check CHECK (role IN ('owner', 'admin', 'member', 'viewer'));
@@ -42,3 +43,7 @@ CREATE TABLE system_mail_days (
   count integer NOT NULL,
   PRIMARY KEY (day, subject)
 );
+
+ALTER TABLE ops_switches DROP CONSTRAINT ops_switches_name_check;
+ALTER TABLE ops_switches ADD CONSTRAINT ops_switches_name_check
+  CHECK (name IN ('read_only', 'free_sending', 'emergency_prune'));

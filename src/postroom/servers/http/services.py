@@ -22,6 +22,8 @@ from postroom.base.settings_tree import Environment
 from postroom.blobs import BlobStore
 from postroom.db import Database
 from postroom.directory import Addresses, Aliases, Deletions, Identities, Lists
+from postroom.directory.sending_controls import SendingControls, Switches
+from postroom.directory.standing import Platform
 from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
@@ -102,6 +104,12 @@ class HttpServices:
     """Without it there are no routes of a tenant's people."""
     members: Members | None = None
     """Without it there are no routes of a tenant's members, and nobody accepts an invitation."""
+    controls: SendingControls | None = None
+    """Without it no switch is turned over HTTP."""
+    switches: Switches | None = None
+    """Without it no switch refuses a request."""
+    platform: Platform | None = None
+    """Without it nobody is told how the deployment stands."""
     partners: Partners | None = None
     """Without it there are no routes of partners."""
     security: SecurityText | None = None

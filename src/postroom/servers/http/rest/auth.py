@@ -103,6 +103,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             bucket=Bucket.NONE,
             idempotency=Idempotency.NONE,
             body=True,
+            while_read_only=True,
             errors=errors,
         )
 
@@ -129,6 +130,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             levels=frozenset(),
             bucket=Bucket.SESSION,
             idempotency=Idempotency.NONE,
+            while_read_only=True,
         ),
         routes.sign_out,
         summary="Sign out",
