@@ -52,6 +52,7 @@ from postroom.mailbox.sweep import BlobSweep
 from postroom.mailbox.verifications import prune_verifications
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
 from postroom.outbound.wires import STORED
@@ -198,6 +199,7 @@ class Node:
                 return_paths=self.return_paths,
             ),
         )
+        self.dead_letters = DeadLetters(core.database, core.clock, core.ids, self.mail_out.wake)
         self.failed = asyncio.Event()
         """Set when background work ended by itself, which is a fault: the process is to be replaced."""
 
@@ -375,6 +377,7 @@ class Node:
             people=core.people,
             members=core.members,
             controls=core.controls,
+            dead_letters=self.dead_letters,
             switches=core.switches,
             platform=Platform(
                 *(core.database, core.clock, core.controls, core.settings.server.data_dir),
@@ -500,6 +503,7 @@ class Node:
             Periodic("retire_addresses", timedelta(minutes=1), retirements),
             Periodic("invitation_mail", timedelta(seconds=5), invitations.run_due),
             Periodic("expire_invitations", timedelta(hours=1), core.members.expire),
+            Periodic("dead_letters", timedelta(minutes=1), self.dead_letters.collect),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),

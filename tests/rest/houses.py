@@ -381,6 +381,19 @@ async def _address_id(house: House, who: Who) -> str:
     return made
 
 
+async def _dead(house: House, who: Who) -> str:
+    """Words of a message that could not be indexed."""
+    task = await house.street.value(
+        "INSERT INTO word_tasks (tenant_id, mailbox_id, first_id, last_id, attempts, parked_at, last_error)"
+        " VALUES ($1, $2, 1, 1, 5, $3, 'worker_lost') RETURNING id",
+        *(house.tenant.id, house.box.id, house.street.lobby.world.clock.now()),
+    )
+    dead = house.street.lobby.world.app.services.dead_letters
+    assert dead is not None
+    await dead.collect()
+    return str(await house.street.value("SELECT public_id FROM dlq_items WHERE key = $1", [str(task)]))
+
+
 async def _entry(house: House, who: Who) -> str:
     value = f"{house.street.word()}@example.com"
     path = "/v1/tenants/{tenant_id}/lists/{direction}/{kind}/{entry}"
@@ -420,6 +433,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "address_id": _address_id,
     "key_id": _key,
     "partner_id": _partner,
+    "dlq_id": _dead,
     "entry": _entry,
     "token": _nothing,
 }
@@ -445,6 +459,7 @@ MISSING: Final[dict[str, str]] = {
     "address_id": f"adr_{MISSING_ULID}",
     "key_id": f"key_{MISSING_ULID}",
     "partner_id": f"ptn_{MISSING_ULID}",
+    "dlq_id": f"dlq_{MISSING_ULID}",
     "entry": "nobody@example.net",
     "token": "y" * 40,
 }

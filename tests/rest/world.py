@@ -38,6 +38,7 @@ from postroom.mailbox.service import Mailboxes
 from postroom.mailbox.writing import close_mailbox
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.closing import Closing
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.models import RouteKind
 from postroom.outbound.submit import Sending
 from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpServices
@@ -256,6 +257,7 @@ def services_of(
         closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda ref, modseq: None),
         signing_keys=signing_keys,
         controls=controls,
+        dead_letters=DeadLetters(db, clock, ids, lambda: None),
         switches=switches,
         platform=Platform(db, clock, controls, Path("/"), keys=lambda: slots_of(db, secrets, "a")),
         members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),

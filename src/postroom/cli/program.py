@@ -41,6 +41,7 @@ COMMANDS: Final = {
         "audit": "audit",
         "mail": "mail",
         "queue": "queue",
+        "dlq": "dlq",
         "dkim": "dkim",
         "ops": "ops",
         "storage": "storage",

@@ -20,6 +20,7 @@ from postroom.directory.models import Alias, HostedAddress, Identity
 from postroom.directory.sending_controls import Paused, Standing, SwitchState
 from postroom.events.identities import address_object, identity_object
 from postroom.mailbox.models import Folder
+from postroom.outbound.dead_letters import DeadLetter
 from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
 
@@ -93,6 +94,18 @@ def switch(one: SwitchState) -> Document:
         "set_by": one.set_by,
         "reason": one.reason,
         "set_at": moment(one.set_at),
+    }
+
+
+def dead_letter(one: DeadLetter) -> Document:
+    return {
+        "id": one.public_id,
+        "queue": one.queue.value,
+        "kind": one.kind,
+        "tenant_id": one.tenant_public_id,
+        "first_seen_at": moment(one.first_seen_at),
+        "redriven_at": moment(one.redriven_at),
+        "redrive_count": one.redrive_count,
     }
 
 

@@ -47,6 +47,7 @@ _PATH_IDS: Final = {
     "person_id": ("usr_", "person_not_found"),
     "user_id": ("usr_", "member_not_found"),
     "invitation_id": ("inv_", "invitation_not_found"),
+    "dlq_id": ("dlq_", "dlq_item_not_found"),
     "session_id": ("ses_", "session_not_found"),
     "device_id": ("dev_", "device_not_found"),
     "app_password_id": ("apw_", "app_password_not_found"),

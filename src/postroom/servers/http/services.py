@@ -28,6 +28,7 @@ from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
 from postroom.outbound.closing import Closing
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.submit import Sending
 from postroom.servers.http.bodies import MAX_BODY
@@ -110,6 +111,8 @@ class HttpServices:
     """Without it no switch refuses a request."""
     platform: Platform | None = None
     """Without it nobody is told how the deployment stands."""
+    dead_letters: DeadLetters | None = None
+    """Without it there are no routes of work that was given up."""
     partners: Partners | None = None
     """Without it there are no routes of partners."""
     security: SecurityText | None = None
