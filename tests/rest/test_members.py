@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from email import message_from_bytes, policy
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,11 +17,14 @@ from postroom.accounts import Level, MemberRole, NewKey, NewPerson, Person
 from postroom.accounts.audit import HOST
 from postroom.accounts.permissions import Permission
 from postroom.accounts.service.sessions import Origin, Proved
+from postroom.blobs import BlobMissing
 from postroom.directory import Identity
 from postroom.inbound.parsing import Parser
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.invitation_mail import InvitationMail
 from postroom.outbound.models import RouteKind
+from tests.outbound.fake_mx import FakeMx
+from tests.outbound.mail_room import MailRoom
 from tests.rest.contract import check
 from tests.rest.lobby import RIGHT, Lobby, open_lobby
 from tests.rest.world import World, unsigned
@@ -350,3 +355,29 @@ async def test_names_in_the_mail_say_nothing_for_us(desk: Desk) -> None:
     (line,) = [line for line in text.splitlines() if "Workspace:" in line]
     assert line.count('"') == 2
     assert len(line) < 100
+
+
+@pytest.mark.covers("FR-CON-4", "edge:A15", "mail-server:C5")
+async def test_the_mail_arrives_and_nothing_of_it_stays(desk: Desk, tmp_path: Path) -> None:
+    """Through the dispatcher to a server elsewhere; two workers write it, and it is sent once."""
+    world = desk.world
+    room = await MailRoom.open(world.db, world.clock, world.ids, tmp_path / "mail")
+    await desk.invite()
+    twin = mail_of(world, desk.lobby, desk.parser)
+    await asyncio.gather(desk.mail.run_due(), twin.run_due())
+    key = await desk.value("SELECT wire_key FROM outbound_messages")
+    async with FakeMx() as mx:
+        room.net.add("elsewhere.example", mx)
+        assert await room.dispatcher().run_due() == 1
+        (received,) = mx.messages
+    await room.close()
+    assert (received.sender, received.recipients) == ("no-reply@agents.example", [BO])
+    letter = message_from_bytes(received.data, policy=policy.default)
+    assert letter["From"] == "Postroom <no-reply@agents.example>"
+    assert letter["Auto-Submitted"] == "auto-generated"
+    found = CODE.search(letter.get_content())
+    assert found is not None
+    assert await desk.value("SELECT status FROM deliveries") == "delivered"
+    with pytest.raises(BlobMissing):
+        await world.blobs.get(key)
+    assert (await desk.join(found.group(1))).status_code == 201
