@@ -35,6 +35,8 @@ MEMBERS: Final[dict[str, Fill]] = {
     "replyAllToMessage": lambda house, place: {"text": "t"},
     "forwardMessage": lambda house, place: {"to": [ANNA]},
     "createPerson": lambda house, place: {"username": house.street.word()},
+    # One that refuses nobody else.
+    "setSwitch": lambda house, place: {"name": "emergency_prune"},
     "createInvitation": lambda house, place: {"email": f"{house.street.word()}@example.com", "role": "member"},
     "updatePerson": lambda house, place: {"display_name": "Bo"},
     "changePassword": lambda house, place: {"current_password": RIGHT, "new_password": "another correct horse"},
