@@ -23,6 +23,7 @@ from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.deployment import ensure_deployment
 from postroom.accounts.service.keys import Keys, KeyVerifier
 from postroom.accounts.service.master_keys import MasterKeys
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.passkeys import Passkeys
 from postroom.accounts.service.people import People
@@ -46,6 +47,8 @@ from postroom.blobs.maildir import MaildirStore
 from postroom.db import Database, LocalPostgres, Migrator, Notifier
 from postroom.directory.models import Announce, IdentityKind, NewMailbox
 from postroom.directory.relays import Relays
+from postroom.directory.sending_controls import CHANNEL as SWITCH_CHANNEL
+from postroom.directory.sending_controls import SendingControls, Switches
 from postroom.directory.service.addresses import Addresses
 from postroom.directory.service.aliases import Aliases
 from postroom.directory.service.deletion import Deletions
@@ -53,6 +56,7 @@ from postroom.directory.service.identities import Identities
 from postroom.directory.service.lists import Lists
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
@@ -92,6 +96,7 @@ class Core:
     policies: Policies
     partners: Partners
     people: People
+    members: Members
     sharing: Sharing
     two_step: TwoStep
     app_passwords: AppPasswords
@@ -106,6 +111,8 @@ class Core:
     addresses: Addresses
     aliases: Aliases
     lists: Lists
+    controls: SendingControls
+    switches: Switches
     audit: AuditLog
     relays: Relays
     mailboxes: Mailboxes
@@ -197,6 +204,9 @@ async def open_core(
         mailbox_rows = _mailbox_factory(mailboxes, settings.limits.mailbox_quota)
         identities = Identities(database, ids, clock, secrets.hash_key, mailbox_rows, announce, directory_changed)
         stance = _stance(settings)
+        told_of_members = MemberAnnouncer(ids)
+        people = People(database, ids, clock, passwords, signed_out, told_of_members)
+        signing_keys = SigningKeys(database, keyring, clock, random=random)
         tenants = Tenants(
             database,
             ids,
@@ -221,7 +231,8 @@ async def open_core(
             tenants=tenants,
             policies=Policies(database, clock, stance),
             partners=Partners(database, ids, clock, signed_out),
-            people=People(database, ids, clock, passwords, signed_out),
+            people=people,
+            members=Members(*(database, ids, clock, people, signing_keys, secrets.hash_key), announce=told_of_members),
             sharing=Sharing(database, ids, clock, signed_out),
             two_step=TwoStep(
                 *(database, ids, clock, keyring, pepper),
@@ -235,12 +246,14 @@ async def open_core(
             passkeys=Passkeys(database, ids, clock, relying_party(settings), random=random),
             sessions=Sessions(database, ids, clock, pepper, random, signed_out),
             keys=Keys(database, ids, clock, pepper, random, signed_out),
-            signing_keys=SigningKeys(database, keyring, clock, random=random),
+            signing_keys=signing_keys,
             verifier=verifier,
             identities=identities,
             deletions=Deletions(database, ids, clock, secrets.hash_key, close_mailbox, deleted),
             addresses=Addresses(database, ids, clock, secrets.hash_key, announce, directory_changed),
             lists=Lists(database, ids, clock),
+            controls=SendingControls(database, clock, ids, partial(notifier.hint, SWITCH_CHANNEL)),
+            switches=Switches(database, clock),
             audit=AuditLog(database),
             aliases=Aliases(database, ids, clock, secrets.hash_key, settings.platform_domain, directory_changed),
             relays=Relays(database, ids, clock, mailbox_rows),

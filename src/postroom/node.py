@@ -30,6 +30,9 @@ from postroom.directory.links import changed_since
 from postroom.directory.locals import LocalDomains
 from postroom.directory.models import Recipient, Refusal
 from postroom.directory.resolver import Directory
+from postroom.directory.sending_controls import CHANNEL as SWITCH_CHANNEL
+from postroom.directory.sending_controls import Switch
+from postroom.directory.standing import KeySlots, Platform, slots_of
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.judging import Judge, JudgingRules, Published
@@ -47,6 +50,7 @@ from postroom.mailbox.sweep import BlobSweep
 from postroom.mailbox.verifications import prune_verifications
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
 from postroom.outbound.wires import STORED
@@ -56,6 +60,7 @@ from postroom.sending import (
     MailOut,
     address_bounces_of,
     forwarding_of,
+    invitation_mail_of,
     return_paths_of,
     returns_of,
 )
@@ -88,6 +93,8 @@ LEAST_CONNECTIONS_PER_IP: Final = 4
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
+KEPT_IN_EMERGENCY: Final = timedelta(days=7)
+"""How long events are, while `emergency_prune` is on (J30)."""
 
 
 Work = Callable[[], Coroutine[None, None, None]]
@@ -193,6 +200,7 @@ class Node:
                 return_paths=self.return_paths,
             ),
         )
+        self.dead_letters = DeadLetters(core.database, core.clock, core.ids, self.mail_out.wake)
         self.failed = asyncio.Event()
         """Set when background work ended by itself, which is a fault: the process is to be replaced."""
 
@@ -371,6 +379,14 @@ class Node:
             signing_keys=core.signing_keys,
             account=account_of(core, self.sign_in.throttle),
             people=core.people,
+            members=core.members,
+            controls=core.controls,
+            dead_letters=self.dead_letters,
+            switches=core.switches,
+            platform=Platform(
+                *(core.database, core.clock, core.controls, core.settings.server.data_dir),
+                keys=self._key_slots,
+            ),
             partners=core.partners,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
         )
@@ -381,6 +397,9 @@ class Node:
             ssl_context=context,
             on_drain=services.stopping.set,
         )
+
+    async def _key_slots(self) -> KeySlots:
+        return await slots_of(self.core.master_keys, await asyncio.to_thread(self._reload))
 
     async def _store_ready(self) -> None:
         async with self.core.database.acquire() as conn:
@@ -400,6 +419,8 @@ class Node:
         listener.add(OUTBOUND_CHANNEL, lambda *_: self.mail_out.hinted())
         listener.add(ACCOUNTS_CHANNEL, lambda *_: self.standing.wake())
         listener.add(POLICY_CHANNEL, lambda key, _: self.core.policies.forget(key))
+        listener.add(SWITCH_CHANNEL, lambda *_: self.core.switches.forget())
+        listener.on_gap(self.core.switches.forget)
         listener.on_gap(self.core.policies.forget)
         listener.on_gap(self.standing.wake)
         listener.on_gap(self.core.live.wake_all)
@@ -450,6 +471,7 @@ class Node:
     def _periodic(self) -> list[Periodic]:
         core = self.core
         blobs = BlobSweep(core.database, core.blobs, core.clock, STORED)
+        invitations = invitation_mail_of(core, self.mail_out.outlet, self.parser)
 
         async def statistics() -> None:
             async with core.database.acquire() as conn:
@@ -459,7 +481,8 @@ class Node:
             await prune_changes(core.database, core.clock.now() - KEPT)
 
         async def events() -> None:
-            await prune_events(core.database, core.clock.now() - KEPT)
+            is_scarce = await core.switches.is_on(Switch.EMERGENCY_PRUNE)
+            await prune_events(core.database, core.clock.now() - (KEPT_IN_EMERGENCY if is_scarce else KEPT))
 
         async def verifications() -> None:
             await prune_verifications(core.database, core.clock.now())
@@ -500,6 +523,9 @@ class Node:
             Periodic("address_links", timedelta(seconds=30), links),
             Periodic("activate_addresses", timedelta(minutes=1), activations),
             Periodic("retire_addresses", timedelta(minutes=1), retirements),
+            Periodic("invitation_mail", timedelta(seconds=5), invitations.run_due),
+            Periodic("expire_invitations", timedelta(hours=1), core.members.expire),
+            Periodic("dead_letters", timedelta(minutes=1), self.dead_letters.collect),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),

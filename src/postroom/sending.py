@@ -19,6 +19,7 @@ from postroom.app import Core
 from postroom.base import log as base_log
 from postroom.base.settings_tree import RelayTls, Settings, UnknownOutcome
 from postroom.directory.locals import LocalDomains
+from postroom.directory.models import Identity
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
 from postroom.inbound.reception import Find, Reception
@@ -37,6 +38,7 @@ from postroom.outbound.dispatch import Dispatcher
 from postroom.outbound.fallback import Fallback
 from postroom.outbound.file_links import FileLinks
 from postroom.outbound.forwarding import Forwarding
+from postroom.outbound.invitation_mail import DISPLAY_NAME, LOCAL_PART, InvitationMail
 from postroom.outbound.lanes import DispatchLimits
 from postroom.outbound.models import Accepted, Outgoing, RouteKind
 from postroom.outbound.outcomes import Changed, Outcomes
@@ -256,6 +258,30 @@ def _open_unsent(core: Core) -> Unsent | None:
     except OSError as error:
         log.warning("unsent_not_kept", error=type(error).__name__)
     return None
+
+
+def invitation_mail_of(core: Core, outlet: Outlet, parser: Parser) -> InvitationMail:
+    """What writes the mail about invitations."""
+    platform = core.settings.platform_domain
+
+    async def sender() -> Identity:
+        tenant = await core.tenants.default()
+        return await core.identities.create_system(tenant.id, LOCAL_PART, DISPLAY_NAME, f"postmaster@{platform}")
+
+    async def route(address: str) -> RouteKind:
+        return await outlet.routes.route(address, from_domain=platform, mode=Mode.LIVE)
+
+    return InvitationMail(
+        core.database,
+        core.clock,
+        core.members,
+        sender=sender,
+        accept=outlet.acceptance.accept,
+        describe=parser.describe,
+        sign=outlet.keys.sign,
+        route=route,
+        api_host=core.settings.api_host,
+    )
 
 
 def tell_workers(core: Core) -> None:

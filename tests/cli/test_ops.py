@@ -32,11 +32,17 @@ def test_the_platform_domain_is_never_paused(cli: Cli) -> None:
 
 def test_a_switch_has_a_reason(cli: Cli) -> None:
     cli.json("tenant", "create", "acme")
-    (before,) = cli.json("ops", "status")["switches"]
-    assert before == {"name": "read_only", "state": "off", "set_by": None, "reason": None, "set_at": None}
+    before = cli.json("ops", "status")["switches"]
+    assert [(one["name"], one["state"], one["set_by"]) for one in before] == [
+        ("read_only", "off", None),
+        ("free_sending", "on", None),
+        ("emergency_prune", "off", None),
+    ]
     done = cli.json("ops", "switch", "read_only", "on", "--reason", "restoring")
     assert (done["state"], done["set_by"], done["reason"]) == ("on", "platform", "restoring")
-    assert cli.json("ops", "status")["switches"] == [done]
+    assert cli.json("ops", "status")["switches"] == [done, *before[1:]]
+    (told,) = cli.json("audit", "list", "--action", "ops.switch")["data"]
+    assert (told["target_id"], told["details"]) == ("read_only", {"state": "on", "reason": "restoring"})
     assert cli.json("ops", "switch", "read_only", "off", "--reason", "done")["state"] == "off"
     assert cli("ops", "switch", "read_only", "on", "--reason", " ", "--json").error["code"] == "invalid_request"
 

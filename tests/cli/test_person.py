@@ -138,5 +138,7 @@ def test_roles(cli: Cli, ada: str) -> None:
     assert cli("person", "role", ADA, "owner").code == 0
     assert cli("person", "role", ADA, "member", "--json").error["code"] == "owner_required"
     assert cli("person", "role", ADA, "king").code == 2
-    listed = cli.json("audit", "list", "--action", "member.put")["data"]
-    assert [one["details"]["role"] for one in listed] == ["owner", "admin"]
+    (joined,) = cli.json("audit", "list", "--action", "member.join")["data"]
+    assert joined["details"] == {"role": "admin"}
+    (changed,) = cli.json("audit", "list", "--action", "member.role_change")["data"]
+    assert changed["details"] == {"from": "admin", "to": "owner"}

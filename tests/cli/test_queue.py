@@ -32,7 +32,7 @@ def test_work_is_counted_shown_and_retried(cli: Cli, database_url: str) -> None:
     cli.json("tenant", "create", "acme")
     execute(database_url, _ROWS)
     counts = {one["queue"]: one for one in cli.json("queue", "list")["data"]}
-    assert set(counts) == {"deliveries", "bounces", "words", "schedules"}
+    assert set(counts) == {"deliveries", "bounces", "invitations", "words", "schedules"}
     words = counts["words"]
     assert [words[name] for name in ("due", "waiting", "claimed", "parked")] == [1, 1, 0, 2]
     assert words["oldest_due"] is not None

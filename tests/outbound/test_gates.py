@@ -210,7 +210,7 @@ async def test_marketing_never_falls_back(room: MailRoom) -> None:
 @pytest.mark.covers("edge:G12", "edge:J33")
 @pytest.mark.parametrize("of", ["tenant", "domain"])
 async def test_what_is_paused_is_held_and_never_falls_back(room: MailRoom, of: str) -> None:
-    controls = SendingControls(room.db, room.clock)
+    controls = SendingControls(room.db, room.clock, room.ids)
     message = await room.accept("anna@example.com")
     name = room.box.address.rpartition("@")[2]
     if of == "tenant":
@@ -232,7 +232,7 @@ async def test_what_is_paused_is_held_and_never_falls_back(room: MailRoom, of: s
 
 @pytest.mark.covers("edge:G12", "edge:G3")
 async def test_what_is_paused_for_a_day_fails(room: MailRoom) -> None:
-    await SendingControls(room.db, room.clock).pause_tenant(room.box.ref.tenant_id)
+    await SendingControls(room.db, room.clock, room.ids).pause_tenant(room.box.ref.tenant_id)
     message = await room.accept("anna@example.com")
     for _ in range(60):
         found = await attempt(room, message)
@@ -249,7 +249,7 @@ async def test_between_attempts_a_pause_holds_too(room: MailRoom) -> None:
         room.net.add("example.com", mx)
         message = await room.accept("anna@example.com")
         await room.dispatcher().run_due()
-    await SendingControls(room.db, room.clock).pause_domain(room.box.address.rpartition("@")[2])
+    await SendingControls(room.db, room.clock, room.ids).pause_domain(room.box.address.rpartition("@")[2])
     room.clock.advance(3600)
     assert (await attempt(room, message))[::2] == ("deferred", 0)
 
@@ -260,7 +260,7 @@ async def test_a_paused_tenant_passes_nothing_on_but_notices_leave(
     room: MailRoom, operation: Operation, status: str
 ) -> None:
     message = await room.accept("anna@example.com", operation=operation)
-    await SendingControls(room.db, room.clock).pause_tenant(room.box.ref.tenant_id)
+    await SendingControls(room.db, room.clock, room.ids).pause_tenant(room.box.ref.tenant_id)
     assert (await attempt(room, message))[0] == status
 
 
@@ -268,7 +268,7 @@ async def test_a_paused_tenant_passes_nothing_on_but_notices_leave(
 async def test_what_the_system_says_is_not_paused(room: MailRoom) -> None:
     async with room.db.acquire() as conn:
         await conn.execute("UPDATE identities SET is_system = true WHERE id = $1", room.box.ref.mailbox_id)
-    controls = SendingControls(room.db, room.clock)
+    controls = SendingControls(room.db, room.clock, room.ids)
     await controls.pause_tenant(room.box.ref.tenant_id)
     await controls.switch(Switch.READ_ONLY, on=True, reason="a test")
     message = await room.accept("anna@example.com")
@@ -277,7 +277,7 @@ async def test_what_the_system_says_is_not_paused(room: MailRoom) -> None:
 
 @pytest.mark.covers("edge:J33")
 async def test_a_deployment_that_is_read_only_sends_nothing_however_long(room: MailRoom) -> None:
-    controls = SendingControls(room.db, room.clock)
+    controls = SendingControls(room.db, room.clock, room.ids)
     await controls.switch(Switch.READ_ONLY, on=True, reason="a test")
     message = await room.accept("anna@example.com")
     for _ in range(150):
@@ -297,7 +297,7 @@ async def test_what_a_lost_worker_began_is_told_while_nothing_leaves(room: MailR
         await conn.execute(
             "UPDATE deliveries SET data_started_at = $1 WHERE recipient = 'anna@example.com'", room.clock.now()
         )
-    await SendingControls(room.db, room.clock).switch(Switch.READ_ONLY, on=True, reason="a test")
+    await SendingControls(room.db, room.clock, room.ids).switch(Switch.READ_ONLY, on=True, reason="a test")
     async with FakeMx() as mx:
         room.net.add("example.com", mx)
         await room.dispatcher().run_due()

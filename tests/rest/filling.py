@@ -39,6 +39,9 @@ MEMBERS: Final[dict[str, Fill]] = {
     "replyAllToMessage": lambda house, place: {"text": "t"},
     "forwardMessage": lambda house, place: {"to": [ANNA]},
     "createPerson": lambda house, place: {"username": house.street.word()},
+    # One that refuses nobody else.
+    "setSwitch": lambda house, place: {"name": "emergency_prune"},
+    "createInvitation": lambda house, place: {"email": f"{house.street.word()}@example.com", "role": "member"},
     "updatePerson": lambda house, place: {"display_name": "Bo"},
     "changePassword": lambda house, place: {"current_password": RIGHT, "new_password": "another correct horse"},
     "enrolTotp": lambda house, place: {"current_password": RIGHT},
@@ -69,6 +72,8 @@ IN_BODY: Final[dict[str, str]] = {"createKey": "key_scope_exceeded"}
 ODD: Final[dict[str, frozenset[str]]] = {
     "createSession": frozenset({"invalid_credentials", "too_many_attempts"}),
     "recoverSession": frozenset({"invalid_credentials", "too_many_attempts"}),
+    "acceptInvitation": frozenset({"invitation_not_found"}),
+    "joinByInvitation": frozenset({"invitation_not_found"}),
     "getSignedLink": frozenset({"attachment_not_found"}),
     "cancelMessage": frozenset({"not_cancelable"}),
     "resolveMessage": frozenset({"not_uncertain"}),

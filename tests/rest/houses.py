@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from postroom.accounts import GrantRole, Level, NewKey, NewPerson, Person, Tenant
+from postroom.accounts import GrantRole, Level, MemberRole, NewKey, NewPerson, Person, Tenant
 from postroom.accounts.audit import HOST
 from postroom.accounts.models import NewDevice, NewTenant
 from postroom.accounts.permissions import MAY_HOLD, OF_GRANT, OF_OPERATOR, OWNER_ONLY, Permission, including_implied
@@ -319,6 +319,19 @@ async def _person(house: House, who: Who) -> str:
     return (await house.person(who)).public_id
 
 
+async def _member(house: House, who: Who) -> str:
+    """Somebody of the tenant who is not its owner."""
+    made = await house.street.new_person()
+    await house.street.lobby.people.put_member(house.tenant.id, made.public_id, MemberRole.MEMBER, by_operator=True)
+    return made.public_id
+
+
+async def _invitation(house: House, who: Who) -> str:
+    members = house.street.lobby.members
+    made = await members.invite(house.tenant.id, f"{house.street.word()}@example.com", MemberRole.MEMBER)
+    return made.public_id
+
+
 async def _app_password(house: House, who: Who) -> str:
     account = house.street.lobby.account
     made, _ = await account.app_passwords.create(await house.person(who), "Phone", HOST)
@@ -376,6 +389,19 @@ async def _address_id(house: House, who: Who) -> str:
     return made
 
 
+async def _dead(house: House, who: Who) -> str:
+    """Words of a message that could not be indexed."""
+    task = await house.street.value(
+        "INSERT INTO word_tasks (tenant_id, mailbox_id, first_id, last_id, attempts, parked_at, last_error)"
+        " VALUES ($1, $2, 1, 1, 5, $3, 'worker_lost') RETURNING id",
+        *(house.tenant.id, house.box.id, house.street.lobby.world.clock.now()),
+    )
+    dead = house.street.lobby.world.app.services.dead_letters
+    assert dead is not None
+    await dead.collect()
+    return str(await house.street.value("SELECT public_id FROM dlq_items WHERE key = $1", [str(task)]))
+
+
 async def _entry(house: House, who: Who) -> str:
     value = f"{house.street.word()}@example.com"
     path = "/v1/tenants/{tenant_id}/lists/{direction}/{kind}/{entry}"
@@ -406,6 +432,8 @@ MAKERS: Final[dict[str, Maker]] = {
     "alias_id": _alias,
     "queue_id": _queued,
     "person_id": _person,
+    "user_id": _member,
+    "invitation_id": _invitation,
     "app_password_id": _app_password,
     "passkey_id": _passkey,
     "session_id": _session,
@@ -414,6 +442,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "address_id": _address_id,
     "key_id": _key,
     "partner_id": _partner,
+    "dlq_id": _dead,
     "entry": _entry,
     "token": _nothing,
 }
@@ -430,6 +459,8 @@ MISSING: Final[dict[str, str]] = {
     "alias_id": f"als_{MISSING_ULID}",
     "queue_id": str(2**40),
     "person_id": f"usr_{MISSING_ULID}",
+    "user_id": f"usr_{MISSING_ULID}",
+    "invitation_id": f"inv_{MISSING_ULID}",
     "app_password_id": f"apw_{MISSING_ULID}",
     "passkey_id": f"pky_{MISSING_ULID}",
     "session_id": f"ses_{MISSING_ULID}",
@@ -438,6 +469,7 @@ MISSING: Final[dict[str, str]] = {
     "address_id": f"adr_{MISSING_ULID}",
     "key_id": f"key_{MISSING_ULID}",
     "partner_id": f"ptn_{MISSING_ULID}",
+    "dlq_id": f"dlq_{MISSING_ULID}",
     "entry": "nobody@example.net",
     "token": "y" * 40,
 }

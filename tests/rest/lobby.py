@@ -15,10 +15,13 @@ from postroom.accounts import GrantRole, NewPerson, Passwords, People, Person, S
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.app_passwords import AppPasswords
 from postroom.accounts.service.entrance import Entrance
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.passkeys import Passkeys
 from postroom.accounts.service.sessions import Sessions
 from postroom.accounts.service.two_step import TwoStep
+from postroom.accounts.signing_keys import SigningKeys
 from postroom.directory import Identity, IdentityKind
+from postroom.events.members import MemberAnnouncer
 from postroom.servers.http import HttpApp, create_http
 from tests.accounts.authenticator import PARTY
 from tests.rest.world import HASH_KEY, MASTER, PEPPER, World
@@ -32,6 +35,7 @@ class Lobby:
 
     world: World
     people: People
+    members: Members
     account: Account
     sign_in: SignIn
     app: HttpApp
@@ -98,12 +102,14 @@ async def open_lobby(world: World) -> AsyncIterator[Lobby]:
     passkeys = Passkeys(*basis, PARTY)
     entrance = Entrance(world.db, world.clock, passwords, two_step, sessions, sign_in.throttle, PEPPER, passkeys)
     account = Account(*basis, passwords, entrance, sessions, two_step, app_passwords, passkeys)
-    people = People(*basis, passwords)
-    app = create_http(replace(services, account=account, people=people))
+    told = MemberAnnouncer(world.ids)
+    people = People(*basis, passwords, announce=told)
+    members = Members(*basis, people, SigningKeys(world.db, MASTER, world.clock), HASH_KEY, announce=told)
+    app = create_http(replace(services, account=account, people=people, members=members))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api.example") as client:
         document = (await client.get("/openapi.json")).json()
-        made = Lobby(world, people, account, sign_in, app, client, document)
+        made = Lobby(world, people, members, account, sign_in, app, client, document)
         made.ada = await people.create(NewPerson("Ada", "ada@example.com", RIGHT))
         made.box = await world.new_identity(world.tenant, "ada", kind=IdentityKind.PERSON)
         await people.grant(world.tenant.id, made.box.public_id, made.ada.public_id, GrantRole.OWNER)

@@ -20,7 +20,7 @@ async def sender(world: World) -> Sender:
 
 
 def controls(sender: Sender) -> SendingControls:
-    return SendingControls(sender.world.db, sender.world.clock)
+    return SendingControls(sender.world.db, sender.world.clock, sender.world.ids)
 
 
 async def policy(sender: Sender, **members: Any) -> None:

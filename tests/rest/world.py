@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, RateLimiter, Tenant, Tenants
+from postroom.accounts import Keys, KeyVerifier, Level, Mode, NewKey, Passwords, People, RateLimiter, Tenant, Tenants
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
 from postroom.accounts.policy_rules import Stance
+from postroom.accounts.service.master_keys import MasterKeys
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.policies import Policies
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.base.sealing import Keyring
+from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import Environment
 from postroom.blobs import MaildirStore
 from postroom.db import Connection, Database
 from postroom.directory import Addresses, Deletions, Identities, Identity, Lists, NewIdentity, NewMailbox
+from postroom.directory.sending_controls import SendingControls, Switches
+from postroom.directory.standing import Platform, slots_of
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
+from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
@@ -33,6 +40,7 @@ from postroom.mailbox.service import Mailboxes
 from postroom.mailbox.writing import close_mailbox
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.closing import Closing
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.models import RouteKind
 from postroom.outbound.submit import Sending
 from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpServices
@@ -40,7 +48,8 @@ from postroom.servers.http.rest import shapes
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
-MASTER = Keyring(b"m" * 32)
+MASTER_KEY = b"m" * 32
+MASTER = Keyring(MASTER_KEY)
 DOMAIN = "agents.example"
 TRACE = (
     b"Return-Path: <anna@example.com>\r\n"
@@ -220,6 +229,12 @@ def services_of(
 
     parser = Parser()
     policies = Policies(db, clock, Stance())
+    signing_keys = SigningKeys(db, MASTER, clock)
+    told = MemberAnnouncer(ids)
+    people = People(db, ids, clock, Passwords(threads=1, queue=1, memory_kib=64, time_cost=1), announce=told)
+    controls, switches = SendingControls(db, clock, ids), Switches(db, clock)
+    secrets = Secrets(MASTER_KEY, PEPPER, HASH_KEY)
+    master_keys = MasterKeys(db, ids, clock, MASTER, node="here")
     return HttpServices(
         database=db,
         blobs=blobs,
@@ -244,5 +259,10 @@ def services_of(
         migrated=ready,
         sending=sending_of(db, clock, ids, blobs, mailboxes, parser),
         closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda ref, modseq: None),
-        signing_keys=SigningKeys(db, MASTER, clock),
+        signing_keys=signing_keys,
+        controls=controls,
+        dead_letters=DeadLetters(db, clock, ids, lambda: None),
+        switches=switches,
+        platform=Platform(db, clock, controls, Path("/"), keys=lambda: slots_of(master_keys, secrets)),
+        members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),
     )

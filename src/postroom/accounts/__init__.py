@@ -1,8 +1,9 @@
 """Who is calling, and how far they reach: the deployment, tenants, people, API keys, sign-in, rate limits and
 idempotency.
 
-It owns the tables deployment, tenants, people, members, mailbox_grants, api_keys, sign_in_failures, api_rate_windows
-and idempotency_records. Everything else asks a `Principal` what it may do, and passes its `scope` into SQL.
+It owns the tables deployment, tenants, people, members, invitations, system_mail_days, mailbox_grants, api_keys,
+sign_in_failures, api_rate_windows and idempotency_records. Everything else asks a `Principal` what it may do, and
+passes its `scope` into SQL.
 """
 
 from postroom.accounts.keys import NewKey

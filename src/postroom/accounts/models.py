@@ -49,6 +49,7 @@ class MemberRole(StrEnum):
     OWNER = "owner"
     ADMIN = "admin"
     MEMBER = "member"
+    VIEWER = "viewer"
 
 
 class PrincipalKind(StrEnum):

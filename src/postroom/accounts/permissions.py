@@ -175,30 +175,35 @@ _ADMIN: Final = frozenset(
     }
 )
 OF_MEMBER: Final[dict[str, frozenset[Permission]]] = {
+    "viewer": frozenset(),
     "member": frozenset(),
     "admin": _ADMIN,
     "owner": _ADMIN,
 }
 """What a membership gives in the tenant. Mail is a matter of grants alone."""
 
+_VIEWER: Final = frozenset(
+    {
+        Permission.IDENTITIES_READ,
+        Permission.DOMAINS_READ,
+        Permission.MESSAGES_READ,
+        Permission.ATTACHMENTS_READ,
+        Permission.SEARCH_READ,
+        Permission.USAGE_READ,
+        Permission.MEMBERS_READ,
+    }
+)
 ROOM_OF_ROLE: Final[dict[str, frozenset[Permission]]] = {
     "owner": MAY_HOLD[Level.TENANT],
     "admin": MAY_HOLD[Level.TENANT] - OWNER_ONLY,
-    "member": frozenset(
-        {
-            Permission.IDENTITIES_READ,
-            Permission.DOMAINS_READ,
-            Permission.MESSAGES_READ,
-            Permission.MESSAGES_WRITE,
-            Permission.ATTACHMENTS_READ,
-            Permission.SEARCH_READ,
-            Permission.SEARCH_AGENTIC,
-            Permission.QUARANTINE_REVIEW,
-            Permission.USAGE_READ,
-            Permission.MEMBERS_READ,
-            Permission.ACCOUNTS_REQUEST,
-        }
-    ),
+    "member": _VIEWER
+    | {
+        Permission.MESSAGES_WRITE,
+        Permission.SEARCH_AGENTIC,
+        Permission.QUARANTINE_REVIEW,
+        Permission.ACCOUNTS_REQUEST,
+    },
+    "viewer": _VIEWER,
 }
 """What a key may hold while a person of this role is behind it (A3.7, W36)."""
 

@@ -45,6 +45,8 @@ class Secrets:
     """For pseudonyms in logs, suppressions and tombstones."""
     other_master_key: bytes | None = field(repr=False, default=None)
     """The slot that is not active, with which older values may still be sealed."""
+    active_slot: str = "a"
+    """Which slot `master_key` is in."""
 
 
 class Source(Enum):
@@ -125,7 +127,7 @@ def load_secrets(data_dir: Path, environ: Mapping[str, str]) -> Secrets:
     master = slots.get(active)
     if problems or master is None:
         raise SettingsError(problems)
-    return Secrets(master, found["key_pepper"], found["hash_key"], slots["b" if active == "a" else "a"])
+    return Secrets(master, found["key_pepper"], found["hash_key"], slots["b" if active == "a" else "a"], active)
 
 
 def ensure_secrets(

@@ -8,12 +8,19 @@ from typing import Final
 
 from postroom.db import ClaimQueue
 from postroom.mailbox import words
-from postroom.outbound import bounces, claiming
+from postroom.outbound import bounces, claiming, invitation_mail
 from postroom.worker import SCHEDULES
 
 QUEUES: Final[Mapping[str, ClaimQueue]] = MappingProxyType(
-    {"deliveries": claiming.QUEUE, "bounces": bounces.QUEUE, "words": words.QUEUE, "schedules": SCHEDULES}
+    {
+        "deliveries": claiming.QUEUE,
+        "bounces": bounces.QUEUE,
+        "invitations": invitation_mail.QUEUE,
+        "words": words.QUEUE,
+        "schedules": SCHEDULES,
+    }
 )
-"""Name → the claimed rows. `deliveries` is mail that leaves, `bounces` notices to senders, `words` the text index,
+"""Name → the claimed rows. `deliveries` is mail that leaves, `bounces` notices to senders, `invitations` the
+mail about them, `words` the text index,
 `schedules` the periodic work."""
 DELIVERIES: Final = "deliveries"

@@ -7,18 +7,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from postroom.accounts.audit import Event
+from postroom.accounts.invitations import Invitation
 from postroom.accounts.models import ApiKey, AppPassword, Device, Grant, Person, PersonSession, Tenant
 from postroom.accounts.partners import Partner
 from postroom.accounts.passkeys import Passkey
 from postroom.accounts.permissions import Permission
 from postroom.accounts.policy_rules import Access
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
+from postroom.accounts.store.invitations import Seen
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.erasures import Erasure
 from postroom.directory.models import Alias, HostedAddress, Identity
 from postroom.directory.sending_controls import Paused, Standing, SwitchState
 from postroom.events.identities import address_object, identity_object
 from postroom.mailbox.models import Folder
+from postroom.outbound.dead_letters import DeadLetter
 from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
 from postroom.outbound.signing import PublicKey
 
@@ -92,6 +95,46 @@ def switch(one: SwitchState) -> Document:
         "set_by": one.set_by,
         "reason": one.reason,
         "set_at": moment(one.set_at),
+    }
+
+
+def dead_letter(one: DeadLetter) -> Document:
+    return {
+        "id": one.public_id,
+        "queue": one.queue.value,
+        "kind": one.kind,
+        "tenant_id": one.tenant_public_id,
+        "first_seen_at": moment(one.first_seen_at),
+        "redriven_at": moment(one.redriven_at),
+        "redrive_count": one.redrive_count,
+    }
+
+
+def member(one: Seen) -> Document:
+    who = one.member.person
+    return {
+        "id": who.public_id,
+        "status": "member",
+        "role": one.member.role.value,
+        "email": who.contact_email or one.address,
+        "name": who.display_name,
+        "last_login_at": moment(one.last_login_at),
+        "created_at": moment(one.member.created_at),
+        "expires_at": None,
+    }
+
+
+def invitation(one: Invitation) -> Document:
+    """As `member`, of somebody who is not here yet."""
+    return {
+        "id": one.public_id,
+        "status": "invited",
+        "role": one.role.value,
+        "email": one.email,
+        "name": None,
+        "last_login_at": None,
+        "created_at": moment(one.created_at),
+        "expires_at": moment(one.expires_at),
     }
 
 

@@ -1,26 +1,32 @@
-"""What operators stop sending with: pauses of tenants and domains (G12, J33), and switches of the deployment. SQL.
+"""What operators stop things with: pauses of tenants and domains (G12, J33), and switches of the deployment. SQL.
 
-Whoever sends reads all of it anew for each message, and again before each attempt.
+Whoever sends reads all of it anew for each message, and again before each attempt. Who is asked all the time whether a
+switch is on asks `Switches`, which remembers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.text import invalid, is_storable
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
-from postroom.db.pool import Database
+from postroom.base.ids import IdGenerator
+from postroom.db.pool import Connection, Database
 
 log = base_log.get("directory")
 
 MAX_REASON: Final = 200
 MAX_SHOWN: Final = 100
+CHANNEL: Final = "postroom_switches"
+LIFE_SECONDS: Final = 30.0
+"""How long what was read is gone by, when the hint of a change is lost."""
 
 # What is paused already stays paused since then.
 _PAUSE_TENANT: Final = """
@@ -57,10 +63,19 @@ class PauseReason(StrEnum):
 
 
 class Switch(StrEnum):
-    """Of the deployment; off unless somebody turned it on."""
+    """Of the deployment; as `is_on_by_default` unless somebody turned it."""
 
     READ_ONLY = "read_only"
-    """Nothing leaves but what the system itself says; it waits, and nothing is canceled."""
+    """Nothing leaves but what the system itself says; it waits, and nothing is canceled. Only the platform changes
+    anything over the API."""
+    FREE_SENDING = "free_sending"
+    """Off: workspaces that pay nothing send nothing. There are none until somebody bills."""
+    EMERGENCY_PRUNE = "emergency_prune"
+    """Events are kept for a week alone."""
+
+    @property
+    def is_on_by_default(self) -> bool:
+        return self is Switch.FREE_SENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +108,22 @@ class Standing:
     domains: Sequence[Paused]
 
 
+Then = Callable[[Connection, SwitchState], Awaitable[None]]
+"""What is done in the same transaction as turning a switch."""
+
+
 class SendingControls:
     """Use cases of operators. Callers have checked that they are."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        ids: IdGenerator,
+        changed: Callable[[str], None] = lambda switch: None,
+    ) -> None:
+        """After a commit `changed` is told the name of a switch that was turned."""
+        self._database, self._clock, self._ids, self._changed = database, clock, ids, changed
 
     async def pause_tenant(self, tenant_id: int, reason: PauseReason = PauseReason.ABUSE_THRESHOLD) -> None:
         """Send nothing for the tenant; what waits goes on waiting. Raises `tenant_not_found`."""
@@ -138,15 +163,29 @@ class SendingControls:
             raise PostroomError(missing)
         log.info(what, of=public_id)
 
-    async def switch(self, name: Switch, *, on: bool, reason: str) -> SwitchState:
-        """Turn a switch. Raises `invalid_request` without a reason."""
+    async def switch(
+        self, name: Switch, *, on: bool, reason: str, by: Actor = HOST, then: Then | None = None
+    ) -> SwitchState:
+        """Turn a switch. `then` is done in the transaction. Raises `invalid_request` without a reason."""
         if not reason.strip() or len(reason) > MAX_REASON or not is_storable(reason):
             raise invalid("reason", f"must have 1 to {MAX_REASON} characters")
         now = self._clock.now()
-        async with self._database.acquire() as conn:
+        state = SwitchState(name, on, "platform", reason, now)
+        async with self._database.transaction() as conn:
             await conn.execute(_SWITCH, name.value, "on" if on else "off", reason, now)
+            entry = Entry("ops.switch", "switch", name.value, None, {"state": "on" if on else "off", "reason": reason})
+            await record(conn, self._ids, now, by, entry)
+            if then is not None:
+                await then(conn, state)
         log.info("switch_set", switch=name.value, on=on)
-        return SwitchState(name, on, "platform", reason, now)
+        self._changed(name.value)
+        return state
+
+    async def switches(self) -> tuple[SwitchState, ...]:
+        """How each of them stands."""
+        async with self._database.acquire() as conn:
+            rows = {row["name"]: row for row in await conn.fetch(_SWITCHES)}
+        return tuple(_switch(name, rows.get(name.value)) for name in Switch)
 
     async def standing(self) -> Standing:
         """What stops sending now."""
@@ -163,5 +202,35 @@ class SendingControls:
 
 def _switch(name: Switch, row: Any) -> SwitchState:
     if row is None:
-        return SwitchState(name, False)
+        return SwitchState(name, name.is_on_by_default)
     return SwitchState(name, row["state"] == "on", row["set_by"], row["reason"], row["set_at"])
+
+
+class Switches:
+    """Whether switches are on, as one process knows it. `forget` is to be told of changes by any process; until its
+    hint comes, and for at most `LIFE_SECONDS` when it is lost, what was read before holds.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database, self._clock = database, clock
+        self._on: Mapping[Switch, bool] = {}
+        self._until = float("-inf")
+        self._forgotten = 0
+
+    async def is_on(self, switch: Switch) -> bool:
+        """Raises what the database raises, when it has to be asked."""
+        if self._clock.monotonic() < self._until:
+            return self._on[switch]
+        forgotten = self._forgotten
+        async with self._database.acquire() as conn:
+            rows = {row["name"]: row for row in await conn.fetch(_SWITCHES)}
+        on = {name: _switch(name, rows.get(name.value)).on for name in Switch}
+        # What was forgotten while we read may be what we read.
+        if forgotten == self._forgotten:
+            self._on, self._until = on, self._clock.monotonic() + LIFE_SECONDS
+        return on[switch]
+
+    def forget(self) -> None:
+        """Read them again."""
+        self._forgotten += 1
+        self._until = float("-inf")

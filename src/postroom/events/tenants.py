@@ -13,7 +13,7 @@ from postroom.events.catalogue import envelope
 
 POLICY_UPDATED: Final = "tenant.policy_updated"
 
-_INSERT: Final = """
+INSERT: Final = """
 INSERT INTO events (public_id, type, tenant_id, owner_kind, owner_id, payload, occurred_at)
 VALUES ($1, $2, $3, 'platform', $4, $5, $6)
 """
@@ -43,4 +43,4 @@ class TenantAnnouncer:
                 "policy_version": tenant.policy_version,
             },
         )
-        await conn.execute(_INSERT, event_id, POLICY_UPDATED, tenant.id, tenant.public_id, payload, tenant.updated_at)
+        await conn.execute(INSERT, event_id, POLICY_UPDATED, tenant.id, tenant.public_id, payload, tenant.updated_at)

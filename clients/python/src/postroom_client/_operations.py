@@ -249,6 +249,18 @@ RELEASE_QUEUE_ITEM: Final[Operation[models.QueueDeliveryDetail]] = Operation(
     {200: models.QueueDeliveryDetail},
     Keyed.OPTIONAL,
 )
+LIST_DLQ_ITEMS: Final[Operation[models.DlqItemPage]] = Operation(
+    "listDlqItems", "GET", "/v1/platform/dlq", {200: models.DlqItemPage}
+)
+REDRIVE_DLQ_ITEM: Final[Operation[models.DlqItem]] = Operation(
+    "redriveDlqItem", "POST", "/v1/platform/dlq/{dlq_id}/redrive", {200: models.DlqItem}, Keyed.OPTIONAL
+)
+GET_PLATFORM_STATUS: Final[Operation[models.PlatformStatus]] = Operation(
+    "getPlatformStatus", "GET", "/v1/platform/status", {200: models.PlatformStatus}
+)
+SET_SWITCH: Final[Operation[models.Switch]] = Operation(
+    "setSwitch", "PUT", "/v1/platform/switches", {200: models.Switch}, Keyed.OPTIONAL
+)
 ROTATE_SIGNING_KEY: Final[Operation[models.SigningKeyRotation]] = Operation(
     "rotateSigningKey", "POST", "/v1/platform/keys/{purpose}/rotate", {200: models.SigningKeyRotation}, Keyed.OPTIONAL
 )
@@ -378,4 +390,22 @@ REVOKE_PERSON_APP_PASSWORD: Final[Operation[None]] = Operation(
 )
 REVOKE_PERSON_SESSIONS: Final[Operation[None]] = Operation(
     "revokePersonSessions", "DELETE", "/v1/tenants/{tenant_id}/people/{person_id}/sessions", {204: None}
+)
+LIST_MEMBERS: Final[Operation[models.MemberList]] = Operation(
+    "listMembers", "GET", "/v1/tenants/{tenant_id}/members", {200: models.MemberList}
+)
+CREATE_INVITATION: Final[Operation[models.Invitation]] = Operation(
+    "createInvitation", "POST", "/v1/tenants/{tenant_id}/invitations", {201: models.Invitation}, Keyed.OPTIONAL
+)
+REVOKE_INVITATION: Final[Operation[None]] = Operation(
+    "revokeInvitation", "DELETE", "/v1/tenants/{tenant_id}/invitations/{invitation_id}", {204: None}
+)
+REMOVE_MEMBER: Final[Operation[None]] = Operation(
+    "removeMember", "DELETE", "/v1/tenants/{tenant_id}/members/{user_id}", {204: None}
+)
+ACCEPT_INVITATION: Final[Operation[models.JoinedTenant]] = Operation(
+    "acceptInvitation", "POST", "/v1/account/invitations/accept", {200: models.JoinedTenant}
+)
+JOIN_BY_INVITATION: Final[Operation[models.JoinedTenant]] = Operation(
+    "joinByInvitation", "POST", "/v1/auth/invitation", {201: models.JoinedTenant}
 )

@@ -1217,6 +1217,53 @@ class Platform:
         """
         return self._caller.call(operations.RELEASE_QUEUE_ITEM, (queue_id,), {}, None, idempotency_key, request_timeout)
 
+    def list_dlq_items(
+        self,
+        *,
+        queue: Literal["inbound", "outbound", "delivery-events", "webhooks", "index"] | None = None,
+        status: Literal["open", "redriven"] | None = None,
+        tenant_id: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        request_timeout: float | None = None,
+    ) -> Pages[models.DlqItemPage, models.DlqItem]:
+        """Work that was given up, oldest first.
+
+        `GET /v1/platform/dlq`; wants `platform:ops`. May say `cursor_expired`, `tenant_not_found`.
+        """
+        return self._caller.pages(
+            operations.LIST_DLQ_ITEMS,
+            (),
+            {"queue": queue, "status": status, "tenant_id": tenant_id, "limit": limit},
+            cursor,
+            request_timeout,
+        )
+
+    def redrive_dlq_item(
+        self, dlq_id: str, *, idempotency_key: str | None = None, request_timeout: float | None = None
+    ) -> models.DlqItem:
+        """Begin work anew that was given up.
+
+        `POST /v1/platform/dlq/{dlq_id}/redrive`; wants `platform:ops`. May say `dlq_item_not_found`.
+        """
+        return self._caller.call(operations.REDRIVE_DLQ_ITEM, (dlq_id,), {}, None, idempotency_key, request_timeout)
+
+    def get_platform_status(self, *, request_timeout: float | None = None) -> models.PlatformStatus:
+        """How the deployment stands.
+
+        `GET /v1/platform/status`; wants `audit:read`.
+        """
+        return self._caller.call(operations.GET_PLATFORM_STATUS, (), {}, None, None, request_timeout)
+
+    def set_switch(
+        self, body: bodies.SwitchUpdate, *, idempotency_key: str | None = None, request_timeout: float | None = None
+    ) -> models.Switch:
+        """Turn a switch of the deployment.
+
+        `PUT /v1/platform/switches`; wants `platform:ops`.
+        """
+        return self._caller.call(operations.SET_SWITCH, (), {}, body, idempotency_key, request_timeout)
+
     def rotate_signing_key(
         self,
         purpose: Literal["thread", "bounce", "forward", "link", "cursor"],
@@ -1703,6 +1750,69 @@ class People:
         self._caller.call(operations.REVOKE_PERSON_SESSIONS, (tenant_id, person_id), {}, None, None, request_timeout)
 
 
+class Members:
+    """The operations of “Members”."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def list_members(self, tenant_id: str, *, request_timeout: float | None = None) -> models.MemberList:
+        """Members of a tenant, and who is invited.
+
+        `GET /v1/tenants/{tenant_id}/members`; wants `members:read`. May say `tenant_not_found`.
+        """
+        return self._caller.call(operations.LIST_MEMBERS, (tenant_id,), {}, None, None, request_timeout)
+
+    def create_invitation(
+        self,
+        tenant_id: str,
+        body: bodies.InvitationCreateRequest,
+        *,
+        idempotency_key: str | None = None,
+        request_timeout: float | None = None,
+    ) -> models.Invitation:
+        """Invite somebody by mail, or once more.
+
+        `POST /v1/tenants/{tenant_id}/invitations`; wants `members:manage`. May say `billing_limit`,
+        `daily_cap_reached`, `tenant_not_found`.
+        """
+        return self._caller.call(operations.CREATE_INVITATION, (tenant_id,), {}, body, idempotency_key, request_timeout)
+
+    def revoke_invitation(self, tenant_id: str, invitation_id: str, *, request_timeout: float | None = None) -> None:
+        """Take an invitation back.
+
+        `DELETE /v1/tenants/{tenant_id}/invitations/{invitation_id}`; wants `members:manage`. May say
+        `invitation_not_found`, `tenant_not_found`.
+        """
+        self._caller.call(operations.REVOKE_INVITATION, (tenant_id, invitation_id), {}, None, None, request_timeout)
+
+    def remove_member(self, tenant_id: str, user_id: str, *, request_timeout: float | None = None) -> None:
+        """Take a member out of the tenant; mail stays.
+
+        `DELETE /v1/tenants/{tenant_id}/members/{user_id}`; wants `members:manage`. May say `member_not_found`,
+        `owner_required`, `tenant_not_found`.
+        """
+        self._caller.call(operations.REMOVE_MEMBER, (tenant_id, user_id), {}, None, None, request_timeout)
+
+    def accept_invitation(
+        self, body: bodies.InvitationAcceptRequest, *, request_timeout: float | None = None
+    ) -> models.JoinedTenant:
+        """Accept an invitation that was sent to one's own address.
+
+        `POST /v1/account/invitations/accept`. May say `invitation_not_found`.
+        """
+        return self._caller.call(operations.ACCEPT_INVITATION, (), {}, body, None, request_timeout)
+
+    def join_by_invitation(
+        self, body: bodies.InvitationJoinRequest, *, request_timeout: float | None = None
+    ) -> models.JoinedTenant:
+        """Accept an invitation, and choose a password to sign in with.
+
+        `POST /v1/auth/invitation`. May say `address_taken`, `invitation_not_found`.
+        """
+        return self._caller.call(operations.JOIN_BY_INVITATION, (), {}, body, None, request_timeout)
+
+
 class Resources:
     """All of them, as a client has them."""
 
@@ -1726,3 +1836,4 @@ class Resources:
         self.sign_in = SignIn(caller)
         self.account = Account(caller)
         self.people = People(caller)
+        self.members = Members(caller)

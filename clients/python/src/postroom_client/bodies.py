@@ -214,6 +214,27 @@ class IdentityUpdateRequest(TypedDict):
     status: NotRequired[Literal["active", "paused"]]
 
 
+class InvitationAcceptRequest(TypedDict):
+    """`code`: that of the mail."""
+
+    code: str
+
+
+class InvitationCreateRequest(TypedDict):
+    """`InvitationCreateRequest` of the API."""
+
+    email: str
+    role: Literal["admin", "member", "viewer"]
+
+
+class InvitationJoinRequest(TypedDict):
+    """`code`: that of the mail; `password`: what to sign in with from then on, with the address that was invited."""
+
+    code: str
+    display_name: str
+    password: str
+
+
 class ListEntryPutRequest(TypedDict):
     """`ListEntryPutRequest` of the API."""
 
@@ -384,7 +405,7 @@ class PersonCreateRequest(TypedDict):
 
     display_name: str
     username: NotRequired[str]
-    role: NotRequired[Literal["admin", "member"]]
+    role: NotRequired[Literal["admin", "member", "viewer"]]
     contact_email: NotRequired[str]
     password: NotRequired[str]
 
@@ -497,6 +518,14 @@ class SignatureBody(TypedDict):
 
     text: NotRequired[str | None]
     html: NotRequired[str | None]
+
+
+class SwitchUpdate(TypedDict):
+    """`SwitchUpdate` of the API."""
+
+    name: Literal["read_only", "free_sending", "emergency_prune"]
+    state: Literal["on", "off"]
+    reason: str
 
 
 class TenantCreateRequest(TypedDict):

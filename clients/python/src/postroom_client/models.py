@@ -220,6 +220,15 @@ class AuthenticatorSelection(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BackupTimes(Model):
+    """`BackupTimes` of the API."""
+
+    last_base_at: datetime | None
+    last_wal_at: datetime | None
+    last_blob_copy_at: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CreationOptions(Model):
     """For `PublicKeyCredential.parseCreationOptionsFromJSON`."""
 
@@ -310,6 +319,27 @@ class DevicePage(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DlqItem(Model):
+    """`DlqItem` of the API."""
+
+    id: str
+    queue: Literal["inbound", "outbound", "delivery-events", "webhooks", "index"] | str
+    kind: str | None
+    tenant_id: str | None
+    first_seen_at: datetime
+    redriven_at: datetime | None
+    redrive_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DlqItemPage(Model):
+    """`DlqItemPage` of the API."""
+
+    data: tuple[DlqItem, ...]
+    next_cursor: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DryRunRecipient(Model):
     """`DryRunRecipient` of the API."""
 
@@ -375,6 +405,15 @@ class ErasureRequest(Model):
     completed_at: datetime | None
     receipt: ErasureReceipt | None
     created_by_key_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FiringAlert(Model):
+    """`FiringAlert` of the API."""
+
+    alert: str
+    severity: Literal["page", "ticket"] | str
+    fired_at: datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -486,6 +525,27 @@ class IdentitySignature(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Invitation(Model):
+    """`Invitation` of the API."""
+
+    id: str
+    email: str
+    role: Literal["admin", "member", "viewer"] | str
+    invited_by: str | None
+    expires_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JoinedTenant(Model):
+    """`JoinedTenant` of the API."""
+
+    user_id: str
+    tenant_id: str
+    tenant_name: str
+    role: Literal["owner", "admin", "member", "viewer"] | str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ListEntry(Model):
     """`ListEntry` of the API."""
 
@@ -513,6 +573,26 @@ class MailboxAddress(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MasterKey(Model):
+    """`MasterKey` of the API."""
+
+    active_slot: Literal["a", "b"] | str
+    slots: tuple[MasterKeySlot, ...]
+    remaining: int
+    activated_at: datetime | None
+    resealed_at: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MasterKeySlot(Model):
+    """`MasterKeySlot` of the API."""
+
+    slot: Literal["a", "b"] | str
+    present: bool
+    kid: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Me(Model):
     """`Me` of the API."""
 
@@ -525,6 +605,27 @@ class Me(Model):
     identity_id: str | None
     permissions: tuple[values.Permission | str, ...]
     expires_at: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Member(Model):
+    """`Member` of the API."""
+
+    user_id: str
+    email: str
+    name: str | None
+    role: Literal["owner", "admin", "member", "viewer"] | str
+    last_login_at: datetime | None
+    created_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MemberList(Model):
+    """`MemberList` of the API."""
+
+    data: tuple[Member, ...]
+    invitations: tuple[Invitation, ...]
+    seats: Seats
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -721,6 +822,46 @@ class Placement(Model):
     folder_id: str
     uid: int
     flags: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlatformCapacity(Model):
+    """`PlatformCapacity` of the API."""
+
+    db_bytes: int | None
+    db_pct: float | None
+    blob_bytes: int | None
+    blob_pct: float | None
+    vectors: int | None
+    vectors_pct: float | None
+    tenants: int
+    measured_at: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlatformNode(Model):
+    """`PlatformNode` of the API."""
+
+    id: str
+    roles: tuple[str, ...]
+    version: str
+    kids: tuple[str, ...]
+    last_seen_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlatformStatus(Model):
+    """`PlatformStatus` of the API."""
+
+    frozen: bool
+    frozen_since: datetime | None
+    switches: SwitchStates
+    alert_email: Literal["configured", "missing"] | str
+    firing: tuple[FiringAlert, ...]
+    master_key: MasterKey
+    capacity: PlatformCapacity
+    nodes: tuple[PlatformNode, ...] | None = None
+    backup: BackupTimes | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -1018,6 +1159,14 @@ class RequestOptions(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Seats(Model):
+    """`Seats` of the API."""
+
+    granted: int | None
+    used: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SendResponse(Model):
     """The message that was accepted; `deduplicated` when an earlier request with the same key did it."""
 
@@ -1135,6 +1284,26 @@ class SigningKeyRotation(Model):
     kid: str
     created_at: datetime
     previous: PreviousSigningKey | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Switch(Model):
+    """`Switch` of the API."""
+
+    name: Literal["read_only", "free_sending", "emergency_prune"] | str
+    state: Literal["on", "off"] | str
+    set_by: Literal["auto", "platform"] | str
+    reason: str
+    set_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SwitchStates(Model):
+    """`SwitchStates` of the API."""
+
+    read_only: Literal["on", "off"] | str
+    free_sending: Literal["on", "off"] | str
+    emergency_prune: Literal["on", "off"] | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

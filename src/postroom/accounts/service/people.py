@@ -15,6 +15,7 @@ from typing import Final
 
 import asyncpg
 
+from postroom.accounts import invitations
 from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Person
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
@@ -66,9 +67,13 @@ class People:
         clock: Clock,
         passwords: Passwords,
         changed: Callable[[str], None] = lambda person: None,
+        announce: invitations.Announce = invitations.silent,
     ) -> None:
-        """`changed` is told the id of a person whose connections are to be looked at again."""
+        """`changed` is told the id of a person whose connections are to be looked at again; `announce` writes the
+        events of members.
+        """
         self._db, self._ids, self._clock, self._passwords, self._changed = db, ids, clock, passwords, changed
+        self._announce = announce
 
     async def create(self, new: NewPerson, *, by: Actor = HOST, place: Place | None = None) -> Person:
         """A new person. Raises `invalid_request`, `address_invalid`, `address_taken` when the contact address is
@@ -98,7 +103,7 @@ class People:
             raise PostroomError("address_taken") from None
         tenant_id = None if place is None else place.tenant_id
         if place is not None and place.role is not None:
-            await store.put_member(conn, place.tenant_id, made.id, place.role, now)
+            await self.join(conn, place.tenant_id, made, place.role, by)
         if place is not None and place.owns is not None:
             await store.put_grant(conn, place.tenant_id, place.owns, made.id, GrantRole.OWNER, now)
         entry = Entry("person.create", "person", public_id, tenant_id, {"operator": new.is_operator})
@@ -126,7 +131,17 @@ class People:
                     raise
             known = _found(await store.by_contact(conn, contact))
         if may_draw_in:
-            await store.put_member(conn, tenant_id, known.id, MemberRole.OWNER, self._clock.now())
+            await self.join(conn, tenant_id, known, MemberRole.OWNER, by)
+
+    async def join(self, conn: Connection, tenant_id: int, person: Person, role: MemberRole, by: Actor) -> None:
+        """Inside the caller's transaction: the person, who is none yet, is a member of the tenant. Raises
+        asyncpg.UniqueViolationError when the tenant would have a second owner.
+        """
+        now = self._clock.now()
+        await store.put_member(conn, tenant_id, person.id, role, now)
+        entry = Entry("member.join", "person", person.public_id, tenant_id, {"role": role.value})
+        await record(conn, self._ids, now, by, entry)
+        await self._announce(conn, invitations.joined(tenant_id, person.public_id, role, now))
 
     async def get(self, public_id: str, *, tenant_id: int | None = None) -> Person:
         """Raises `person_not_found`."""
@@ -197,11 +212,18 @@ class People:
                 if await tenant_store.lock(conn, tenant_id) is None:
                     raise PostroomError("tenant_not_found")
                 person = _found(await self._find(conn, person_id, tenant_id, by_operator))
-                if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER is not role:
+                before = await store.member_role(conn, tenant_id, person.id)
+                if before is MemberRole.OWNER is not role:
                     raise PostroomError("owner_required")
-                await store.put_member(conn, tenant_id, person.id, role, now)
-                entry = Entry("member.put", "person", person_id, tenant_id, {"role": role.value})
-                await record(conn, self._ids, now, by, entry)
+                if before is None:
+                    await self.join(conn, tenant_id, person, role, by)
+                elif before is not role:
+                    await store.put_member(conn, tenant_id, person.id, role, now)
+                    details = {"from": before.value, "to": role.value}
+                    await record(
+                        conn, self._ids, now, by, Entry("member.role_change", "person", person_id, tenant_id, details)
+                    )
+                    await self._announce(conn, invitations.role_changed(tenant_id, person_id, before, role, now))
                 lost = await keys_of_people.role_changed(conn, self._ids, now, by, tenant_id, person_id, role)
         except asyncpg.UniqueViolationError:
             raise PostroomError("owner_required") from None
@@ -264,21 +286,38 @@ class People:
         return person
 
     async def remove(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
-        """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2); keys
-        of the tenant that they stand behind are revoked. Mailboxes and mail stay. Raises `person_not_found`,
-        `owner_required` for the tenant's owner.
+        """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2).
+        Their sessions end, and keys of the tenant that they stand behind are revoked. Mailboxes and mail stay.
+
+        Raises `person_not_found`, `owner_required` for the tenant's owner.
         """
+        await self._remove(tenant_id, person_id, by, member=False)
+
+    async def remove_member(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
+        """As `remove`, of a member. Raises `member_not_found` for whoever is none, `owner_required` for the owner."""
+        await self._remove(tenant_id, person_id, by, member=True)
+
+    async def _remove(self, tenant_id: int, person_id: str, by: Actor, *, member: bool) -> None:
+        missing = "member_not_found" if member else "person_not_found"
         now = self._clock.now()
         async with self._db.transaction() as conn:
-            await tenant_store.lock(conn, tenant_id)  # as who makes a key of the tenant does
-            person = _found(await store.get(conn, person_id, tenant_id))
+            await tenant_store.lock(conn, tenant_id)  # as who makes a key of the tenant does, and who makes an owner
+            person = await store.get(conn, person_id, tenant_id)
+            if person is None:
+                raise PostroomError(missing)
             await store.lock(conn, person.id)
-            if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
+            role = await store.member_role(conn, tenant_id, person.id)
+            if role is None and member:
+                raise PostroomError(missing)
+            if role is MemberRole.OWNER:
                 raise PostroomError("owner_required")
             await store.remove_from(conn, tenant_id, person.id)
+            await session_store.revoke_all(conn, person.id, now)  # a session is of no tenant: they sign in again (W9)
             gone = await store.delete_unless_needed(conn, person.id)
-            entry = Entry("person.remove", "person", person_id, tenant_id, {"deleted": gone})
-            await record(conn, self._ids, now, by, entry)
+            action = "person.remove" if role is None else "member.remove"
+            await record(conn, self._ids, now, by, Entry(action, "person", person_id, tenant_id, {"deleted": gone}))
+            if role is not None:
+                await self._announce(conn, invitations.removed(tenant_id, person_id, now))
             await keys_of_people.removed(conn, self._ids, now, by, tenant_id, person_id)
         self._changed(person_id)
 

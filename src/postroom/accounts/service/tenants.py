@@ -40,6 +40,7 @@ from postroom.db import Connection, Database
 MAX_NAME: Final = 128
 MAX_PAGE: Final = 101
 """A page of 100, and whether another follows."""
+DEFAULT_SLUGS: Final = ("default", "deployment")
 ATTEMPTS: Final = 3
 """Of writing a policy that others write at the same time (J27)."""
 
@@ -154,6 +155,26 @@ class Tenants:
         """Raises `tenant_not_found`."""
         async with self._db.acquire() as conn:
             return _found(await store.get_by_slug(conn, slug))
+
+    async def default(self) -> Tenant:
+        """The tenant without a suffix, whose is what belongs to the deployment; made where there is none yet. Raises
+        `slug_taken` when others have all the names for it.
+        """
+        for slug in DEFAULT_SLUGS:
+            async with self._db.acquire() as conn:
+                found = await store.get_default(conn)
+            if found is not None:
+                return found
+            try:
+                return await self.create(NewTenant(slug=slug, name="Default", is_default=True))
+            except PostroomError as error:
+                if error.code not in ("slug_taken", "suffix_taken"):
+                    raise
+        async with self._db.acquire() as conn:
+            found = await store.get_default(conn)
+        if found is None:
+            raise PostroomError("slug_taken")
+        return found
 
     async def page(self, *, limit: int = 25, after: tuple[datetime, str] | None = None) -> list[Tenant]:
         """Tenants that are not erased, newest first; `after` is creation time and public id of the last one seen."""

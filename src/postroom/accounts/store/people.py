@@ -192,7 +192,7 @@ async def insert(
     """A new row. Raises asyncpg.UniqueViolationError when the contact address is somebody's."""
     row = await conn.fetchrow(_INSERT, public_id, contact_email, display_name, password_hash, is_operator, now)
     assert row is not None
-    return _person(row)
+    return person_of(row)
 
 
 async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person | None:
@@ -203,13 +203,13 @@ async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person
         row = await conn.fetchrow(_GET, public_id)
     else:
         row = await conn.fetchrow(_GET_IN_TENANT, public_id, tenant_id)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def by_contact(conn: Connection, contact_email: str) -> Person | None:
     """The person of that contact address, in lower case."""
     row = await conn.fetchrow(_BY_CONTACT, contact_email)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def get_free(conn: Connection, public_id: str, tenant_id: int) -> Person | None:
@@ -217,7 +217,7 @@ async def get_free(conn: Connection, public_id: str, tenant_id: int) -> Person |
     if not is_id("usr_", public_id):
         return None
     row = await conn.fetchrow(_GET_FREE, public_id, tenant_id)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def set_password(
@@ -226,7 +226,7 @@ async def set_password(
     if not is_id("usr_", public_id):
         return None
     row = await conn.fetchrow(_SET_PASSWORD, public_id, tenant_id, now, password_hash)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def set_enabled(
@@ -235,14 +235,14 @@ async def set_enabled(
     if not is_id("usr_", public_id):
         return None
     row = await conn.fetchrow(_SET_ENABLED, public_id, tenant_id, now, enabled)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def set_name(conn: Connection, public_id: str, tenant_id: int | None, name: str, now: datetime) -> Person | None:
     if not is_id("usr_", public_id):
         return None
     row = await conn.fetchrow(_SET_NAME, public_id, tenant_id, now, name)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def change_password(conn: Connection, person_id: int, epoch: int, password_hash: str, now: datetime) -> bool:
@@ -262,7 +262,7 @@ async def lock(conn: Connection, person_id: int, epoch: int | None = None) -> bo
 
 async def rename(conn: Connection, person_id: int, name: str, now: datetime) -> Person | None:
     row = await conn.fetchrow(_RENAME, person_id, name, now)
-    return None if row is None else _person(row)
+    return None if row is None else person_of(row)
 
 
 async def remove_grant(conn: Connection, tenant_id: int, identity_public_id: str, person_id: int) -> bool:
@@ -308,7 +308,7 @@ async def page(conn: Connection, tenant_id: int | None, limit: int, after: tuple
         rows = await conn.fetch(_LIST_ALL, created_at, public_id, limit)
     else:
         rows = await conn.fetch(_LIST, tenant_id, created_at, public_id, limit)
-    return [_person(row) for row in rows]
+    return [person_of(row) for row in rows]
 
 
 async def put_member(conn: Connection, tenant_id: int, person_id: int, role: MemberRole, now: datetime) -> None:
@@ -323,7 +323,7 @@ async def member_role(conn: Connection, tenant_id: int, person_id: int) -> Membe
 
 async def members(conn: Connection, tenant_id: int) -> list[Member]:
     return [
-        Member(TenantKey(tenant_id), _person(row), MemberRole(row["role"]), row["member_since"])
+        Member(TenantKey(tenant_id), person_of(row), MemberRole(row["role"]), row["member_since"])
         for row in await conn.fetch(_MEMBERS, tenant_id)
     ]
 
@@ -388,7 +388,7 @@ def _grant(row: asyncpg.Record) -> Grant:
     )
 
 
-def _person(row: asyncpg.Record) -> Person:
+def person_of(row: asyncpg.Record) -> Person:
     return Person(
         id=PersonKey(row["id"]),
         public_id=row["public_id"],

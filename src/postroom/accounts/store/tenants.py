@@ -37,6 +37,7 @@ FROM tenants t LEFT JOIN partner_tenants o ON o.tenant_id = t.id LEFT JOIN partn
 _GET = " ".join((_SELECT, "WHERE t.public_id = $1"))
 _GET_BY_ID = " ".join((_SELECT, "WHERE t.id = $1"))
 _GET_BY_SLUG = " ".join((_SELECT, "WHERE t.slug = $1"))
+_GET_DEFAULT = " ".join((_SELECT, "WHERE t.address_suffix = '' AND t.status IN ('active', 'suspended')"))
 _LOCK = " ".join((_SELECT, "WHERE t.id = $1 FOR NO KEY UPDATE OF t"))
 _SHARE = " ".join((_SELECT, "WHERE t.id = $1 FOR SHARE OF t"))
 _AFTER = "($1::timestamptz IS NULL OR (t.created_at, t.public_id) < ($1, $2::text))"
@@ -119,6 +120,10 @@ async def get_by_id(conn: Connection, tenant_id: int) -> Tenant | None:
 
 async def get_by_slug(conn: Connection, slug: str) -> Tenant | None:
     return _tenant_or_none(await conn.fetchrow(_GET_BY_SLUG, slug)) if is_storable(slug) else None
+
+
+async def get_default(conn: Connection) -> Tenant | None:
+    return _tenant_or_none(await conn.fetchrow(_GET_DEFAULT))
 
 
 async def lock(conn: Connection, tenant_id: int) -> Tenant | None:

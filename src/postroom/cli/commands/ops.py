@@ -22,7 +22,7 @@ DomainChoice = Annotated[str | None, typer.Option("--domain", metavar="NAME", he
 
 
 def controls(core: Core) -> SendingControls:
-    return SendingControls(core.database, core.clock)
+    return core.controls
 
 
 @command(app)
@@ -38,11 +38,11 @@ def status(call: Invocation) -> None:
 @command(app)
 def switch(
     call: Invocation,
-    name: Annotated[str, typer.Argument(metavar="read_only", help="read_only: nothing leaves, and all of it waits.")],
+    name: Annotated[str, typer.Argument(metavar="SWITCH", help="read_only, free_sending or emergency_prune.")],
     state: Annotated[str, typer.Argument(metavar="on|off", help="What it is to be.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is shown beside the switch.")],
 ) -> None:
-    """Turn a switch of the deployment. It is looked at before each attempt."""
+    """Turn a switch of the deployment, for every node within a second."""
     if name not in tuple(Switch):
         raise usage(f"{name!r} is no switch: there is {', '.join(Switch)}")
     if state not in ("on", "off"):

@@ -144,12 +144,12 @@ def _set_enabled(call: Invocation, person: str, enabled: bool) -> None:
 def role(
     call: Invocation,
     person: PersonArgument,
-    named: Annotated[str, typer.Argument(metavar="member|admin|owner", help="What they are in the tenant.")],
+    named: Annotated[str, typer.Argument(metavar="viewer|member|admin|owner", help="What they are in the tenant.")],
     tenant: TenantOption = None,
 ) -> None:
     """Make a person a member of a tenant, or change their role there."""
     if named not in tuple(MemberRole):
-        raise usage(f"{named!r} is not member, admin or owner")
+        raise usage(f"{named!r} is not viewer, member, admin or owner")
 
     async def work(core: Core) -> shapes.Document:
         room, who = await find_tenant(core, tenant), await find_person(core, person)

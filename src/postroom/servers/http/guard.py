@@ -1,7 +1,8 @@
 """The checks before a route runs, in the order of rest-api §2.3 and security-privacy A4.2.
 
-Route and method were matched before; then key → permission → level → owner within scope → rate limit → body. What is
-out of scope answers exactly as what does not exist. Schema, idempotency, policy and state are the route's.
+Route and method were matched before; then key → permission → level → switches → owner within scope → rate limit →
+body. What is out of scope answers exactly as what does not exist. Schema, idempotency, policy and state are the
+route's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from postroom.accounts.tokens import is_session
 from postroom.base.errors import PostroomError
 from postroom.base.ids import is_id
 from postroom.directory import Identity, IdentityStatus
+from postroom.directory.sending_controls import Switch
 from postroom.outbound.ledger import check_key
 from postroom.servers.http import call as calls
 from postroom.servers.http.bodies import JsonRequest
@@ -29,6 +31,8 @@ from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Handler, Idempotency, Reach, Rule
 
+READ_ONLY_SECONDS: Final = 300
+"""After which whoever was refused may ask again."""
 MAX_PUBLIC_BODY: Final = 64 * 1024
 """Octets of a body from somebody who has not said who they are."""
 _IPV6_NETWORK_BITS: Final = 64
@@ -42,6 +46,9 @@ _PATH_IDS: Final = {
     "alias_id": ("als_", "address_not_found"),
     "partner_id": ("ptn_", "partner_not_found"),
     "person_id": ("usr_", "person_not_found"),
+    "user_id": ("usr_", "member_not_found"),
+    "invitation_id": ("inv_", "invitation_not_found"),
+    "dlq_id": ("dlq_", "dlq_item_not_found"),
     "session_id": ("ses_", "session_not_found"),
     "device_id": ("dev_", "device_not_found"),
     "app_password_id": ("apw_", "app_password_not_found"),
@@ -59,6 +66,7 @@ class Guard:
         exchange = exchange_of(request.scope)
         exchange.operation = rule.operation
         if rule.is_public:
+            await self._check_switches(rule)
             if rule.body:
                 request = JsonRequest(request.scope, request.receive)
                 await request.load(MAX_PUBLIC_BODY)
@@ -69,6 +77,8 @@ class Guard:
         if not _is_implicit(rule, principal, request.path_params):
             calls.require(principal, rule.permissions)
         _check_level(rule, principal, request.path_params)
+        if principal.level is not Level.PLATFORM:
+            await self._check_switches(rule)
         tenant, identity = await self._owner(rule, principal, request.path_params)
         self._count(rule, principal, request, identity)
         _check_ids(request.path_params)
@@ -93,6 +103,12 @@ class Guard:
         """Ask once more whether the caller may do what they were let in for some time ago. Raises as it did then."""
         principal = await self._authenticate(call.rule, call.request)
         calls.require(principal, call.rule.permissions)
+
+    async def _check_switches(self, rule: Rule) -> None:
+        """Raises `unavailable` for what changes something while `read_only` is on (J33)."""
+        switches = self._services.switches
+        if rule.changes and switches is not None and await switches.is_on(Switch.READ_ONLY):
+            raise PostroomError("unavailable", details={"reason": "read_only"}, retry_after=READ_ONLY_SECONDS)
 
     async def _authenticate(self, rule: Rule, request: Request) -> Principal:
         rates = self._services.rates

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.keys import Keys, KeyVerifier
+from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.people import People
 from postroom.accounts.service.policies import Policies
@@ -21,10 +22,13 @@ from postroom.base.settings_tree import Environment
 from postroom.blobs import BlobStore
 from postroom.db import Database
 from postroom.directory import Addresses, Aliases, Deletions, Identities, Lists
+from postroom.directory.sending_controls import SendingControls, Switches
+from postroom.directory.standing import Platform
 from postroom.events.live import LiveHub
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
 from postroom.outbound.closing import Closing
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.queue import MailQueue
 from postroom.outbound.submit import Sending
 from postroom.servers.http.bodies import MAX_BODY
@@ -99,6 +103,16 @@ class HttpServices:
     """Without it people have no sessions, and their accounts no routes."""
     people: People | None = None
     """Without it there are no routes of a tenant's people."""
+    members: Members | None = None
+    """Without it there are no routes of a tenant's members, and nobody accepts an invitation."""
+    controls: SendingControls | None = None
+    """Without it no switch is turned over HTTP."""
+    switches: Switches | None = None
+    """Without it no switch refuses a request."""
+    platform: Platform | None = None
+    """Without it nobody is told how the deployment stands."""
+    dead_letters: DeadLetters | None = None
+    """Without it there are no routes of work that was given up."""
     partners: Partners | None = None
     """Without it there are no routes of partners."""
     security: SecurityText | None = None

@@ -106,6 +106,8 @@ class Rule:
     """Names in the path whose values may have slashes, as local parts of addresses do."""
     conditional: frozenset[Permission] = frozenset()
     """Permissions needed in some cases only; documentation, the route itself asks for them."""
+    while_read_only: bool = False
+    """Whether others than the platform may call it while the switch `read_only` is on, though it changes something."""
     in_sdk: bool = True
     """Whether the Python client has a method for it."""
     errors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -138,6 +140,11 @@ class Rule:
     def is_public(self) -> bool:
         return self.reach is Reach.PUBLIC
 
+    @property
+    def changes(self) -> bool:
+        """Whether `read_only` refuses it to others than the platform."""
+        return self.method not in ("GET", "HEAD") and not self.while_read_only
+
     def all_errors(self) -> dict[int, tuple[str, ...]]:
         """Status → codes, those that the checks before the route may answer included (rest-api §2.7)."""
         codes: dict[int, list[str]] = {}
@@ -152,6 +159,8 @@ class Rule:
             add("invalid_request", "invalid_idempotency_key", "idempotency_conflict", "request_in_progress")
         if self.idempotency is Idempotency.REQUIRED:
             add("idempotency_key_required")
+        if self.changes:
+            add("unavailable")
         if not self.is_public:
             add("unauthenticated", "key_expired", "key_revoked", "rate_limited", "unavailable")
         if self.reach is Reach.PERSON:

@@ -118,6 +118,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             bucket=Bucket.NONE,
             idempotency=Idempotency.NONE,
             body=body,
+            while_read_only=True,
             errors=errors,
         )
 
@@ -161,6 +162,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             levels=frozenset(),
             bucket=Bucket.SESSION,
             idempotency=Idempotency.NONE,
+            while_read_only=True,
         ),
         routes.sign_out,
         summary="Sign out",

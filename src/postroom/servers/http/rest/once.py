@@ -143,7 +143,7 @@ def _request(call: Call, place: Place, key: str) -> idempotency.Request:
         slot=idempotency.Slot(place.scope, call.principal.public_id, idempotency.check_key(key)),
         method=method,
         path=path,
-        fingerprint=idempotency.fingerprint(method, path, call.request.parsed),
+        fingerprint=idempotency.fingerprint(method, path, call.request.parsed if call.rule.body else None),
         tenant_id=place.tenant_id,
         identity_id=place.identity_id,
     )

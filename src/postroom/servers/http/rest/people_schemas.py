@@ -104,7 +104,7 @@ class PersonCreateRequest(fields.RequestBody):
 
     display_name: DisplayName
     username: Annotated[fields.Text | None, NotNull()] = None
-    role: Annotated[Literal["admin", "member"] | None, NotNull()] = None
+    role: Annotated[Literal["admin", "member", "viewer"] | None, NotNull()] = None
     contact_email: Annotated[fields.EmailAddress | None, NotNull()] = None
     password: Annotated[Secret | None, NotNull()] = None
 
