@@ -250,6 +250,9 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
         "kind": "block",
         "entry": "anna@example.com",
         "purpose": "thread",
+        "dlq_id": f"dlq_{MISSING_ULID}",
+        "user_id": f"usr_{MISSING_ULID}",
+        "invitation_id": f"inv_{MISSING_ULID}",
     }
     for rule in world.app.table.rules:
         if not rule.permissions:

@@ -45,7 +45,7 @@ class Secrets:
     """For pseudonyms in logs, suppressions and tombstones."""
     other_master_key: bytes | None = field(repr=False, default=None)
     """The slot that is not active, with which older values may still be sealed."""
-    active_slot: str = "a"
+    active_slot: str = field(repr=False, default="a")
     """Which slot `master_key` is in."""
 
 
