@@ -81,7 +81,7 @@ def things_to_try(demo: Running, program: str) -> tuple[Try, ...]:
             (
                 f"{curl} '{mailbox}/wait?timeout=60'",
                 f"python3 -c \"import smtplib; smtplib.SMTP('{HOST}', {ports.smtp}).sendmail('you@example.com', "
-                f"'{agent}', 'Subject: Hello\\r\\n\\r\\nHello, agent.')\"",
+                f"'{agent}', 'From: you@example.com\\r\\nTo: {agent}\\r\\nSubject: Hello\\r\\n\\r\\nHello, agent.')\"",
             ),
         ),
         Try("List the agent's mail", (f"{curl} '{mailbox}/messages?limit=5'",)),
