@@ -239,6 +239,8 @@ def test_what_a_message_says_stays_on_its_line() -> None:
     assert "\n" not in str(failure)
     assert "\x1b" not in str(failure)
     assert len(str(failure)) < 600
+    assert "\n" not in str(ApiError(400, "x\ny", "", request_id="a\r\nLevel: fake"))
+    assert "\x1b" not in str(ApiError(400, "x\x1b[31m", "", request_id="a\x1b[31m"))
 
 
 def test_time_does_not_come_from_tests_alone() -> None:

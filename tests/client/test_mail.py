@@ -173,6 +173,13 @@ async def test_a_list_that_goes_in_a_circle() -> None:
         [one async for one in looping(Script(page)).folders.list_folders(IDN)]
 
 
+async def test_a_list_that_goes_in_a_wide_circle() -> None:
+    pages = [httpx.Response(200, json={"data": [], "next_cursor": f"c_{at % 7}"}) for at in range(40)]
+    script = Script(*pages)
+    assert isinstance(raised(lambda: list(blocking(script).folders.list_folders(IDN))), DecodeError)
+    assert len(script.requests) < 32
+
+
 async def test_too_many_requests_wait_for_the_next_minute(desk: Desk) -> None:
     """Whose pause it is: the server's clock moves while the client sleeps."""
     clock = Time(on_sleep=desk.world.clock.advance)

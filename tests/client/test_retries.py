@@ -141,6 +141,13 @@ def test_nonsense_in_retry_after_is_none(told: str) -> None:
     assert time.slept == [0.5]
 
 
+def test_a_zone_that_is_none_in_retry_after() -> None:
+    time, date = Time(), "Wed, 21 Oct 2015 07:28:00"
+    headers = {"retry-after": f"{date} +99999999999999", "date": f"{date} GMT"}
+    list_folders(blocking(Script(httpx.Response(503, headers=headers), OK), time, retry=Retry()))
+    assert time.slept == [0.5]
+
+
 def test_longer_than_the_cap_is_for_the_caller_to_wait() -> None:
     time = Time()
     frozen = error(503, "unavailable", retryable=True, headers={"retry-after": "300"}, reason="frozen")

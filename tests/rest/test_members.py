@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextvars import Context
 from dataclasses import dataclass
 from email import message_from_bytes, policy
 from pathlib import Path
@@ -17,10 +18,13 @@ from postroom.accounts import Level, MemberRole, NewKey, NewPerson, Person
 from postroom.accounts.audit import HOST
 from postroom.accounts.permissions import Permission
 from postroom.accounts.service.sessions import Origin, Proved
+from postroom.accounts.store import people as people_store
+from postroom.accounts.store import tenants as tenant_store
 from postroom.blobs import BlobMissing
 from postroom.directory import Identity
 from postroom.inbound.parsing import Parser
 from postroom.outbound.accept import Acceptance
+from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.invitation_mail import InvitationMail
 from postroom.outbound.models import RouteKind
 from tests.outbound.fake_mx import FakeMx
@@ -381,3 +385,64 @@ async def test_the_mail_arrives_and_nothing_of_it_stays(desk: Desk, tmp_path: Pa
     with pytest.raises(BlobMissing):
         await world.blobs.get(key)
     assert (await desk.join(found.group(1))).status_code == 201
+
+
+@pytest.mark.covers("edge:W45")
+async def test_an_address_that_became_ours_since_joins_nothing(desk: Desk) -> None:
+    await desk.invite()
+    code = await desk.code()
+    async with desk.world.db.acquire() as conn:
+        await conn.execute("UPDATE addresses SET address = $1 WHERE identity_id = $2", BO, desk.world.box.id)
+    refused = await desk.join(code)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "invitation_not_found")
+
+
+@pytest.mark.covers("edge:W45")
+@pytest.mark.parametrize("email", ["anybody@agents.example", "box.acme@agents.example"])
+async def test_nobody_is_made_with_an_address_of_ours(desk: Desk, email: str) -> None:
+    """Nor would it then be free for the mailbox of another tenant."""
+    body = {"display_name": "Bo", "role": "member", "contact_email": email}
+    refused = await desk.ask("POST", f"{desk.tenant}/people", body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.covers("edge:J8")
+async def test_mail_that_was_given_up_goes_with_its_invitation(desk: Desk) -> None:
+    made = (await desk.invite()).json()
+    now = desk.world.clock.now()
+    async with desk.world.db.acquire() as conn:
+        await conn.execute("UPDATE invitations SET parked_at = $1, next_attempt_at = NULL", now)
+    dead = DeadLetters(desk.world.db, desk.world.clock, desk.world.ids, lambda: None)
+    (item,) = await dead.page()
+    assert (await desk.ask("DELETE", f"{desk.tenant}/invitations/{made['id']}")).status_code == 204
+    assert await dead.page() == []
+    assert (await dead.redrive(item.public_id)).redrive_count == 0
+    assert await desk.value("SELECT next_attempt_at FROM invitations") is None
+
+
+@pytest.mark.covers("edge:W9")
+async def test_a_request_that_waited_while_its_caller_was_removed(desk: Desk) -> None:
+    """Neither an invitation to come back by, nor anything else."""
+    tenant, people = desk.world.tenant, desk.lobby.people
+    gone, other = [await people.create(NewPerson(name, contact_email=f"{name}@x.example")) for name in ("al", "cy")]
+    for person in (gone, other):
+        await people.put_member(tenant.id, person.public_id, MemberRole.ADMIN)
+    headers = await desk.session(gone, second_factor=True)
+    requests: list[tuple[str, str, Any]] = [
+        ("POST", "invitations", {"email": "own@x.example", "role": "admin"}),
+        ("DELETE", f"members/{other.public_id}", None),
+        ("POST", "people", {"display_name": "Me", "role": "admin", "password": RIGHT}),
+        ("PUT", f"people/{other.public_id}/grants/{desk.world.box.public_id}", {"role": "owner"}),
+    ]
+
+    async def ask(method: str, path: str, body: Any) -> Any:
+        return await desk.ask(method, f"{desk.tenant}/{path}", body, headers)
+
+    async with desk.world.db.transaction() as conn:  # as removing them does it
+        await tenant_store.lock(conn, tenant.id)
+        loop = asyncio.get_running_loop()
+        asked = [loop.create_task(ask(*one), context=Context()) for one in requests]
+        await asyncio.wait(asked, timeout=1)
+        await people_store.remove_from(conn, tenant.id, gone.id)
+    answers = [await one for one in asked]
+    assert [(one.status_code, one.json()["error"]["code"]) for one in answers] == [(403, "permission_denied")] * 4

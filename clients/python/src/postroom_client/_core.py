@@ -415,7 +415,7 @@ def server_time(headers: httpx.Headers) -> datetime | None:
 def _date(text: str | None) -> datetime | None:
     try:
         found = None if text is None else parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return None if found is None else found.replace(tzinfo=UTC) if found.tzinfo is None else found
 

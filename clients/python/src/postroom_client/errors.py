@@ -81,7 +81,8 @@ class ApiError(PostroomError):
         self.request_id = request_id
         self.retry_after = retry_after
         self.details: Mapping[str, Any] = details or {}
-        super().__init__(f"{code} ({status}{f', {request_id}' if request_id else ''}): {_plain(message)}")
+        about = f"{status}, {_plain(request_id)}" if request_id else str(status)
+        super().__init__(f"{_plain(code)} ({about}): {_plain(message)}")
 
     def __repr__(self) -> str:
         # Messages and details may name things of a tenant: what is shown in passing is the code.

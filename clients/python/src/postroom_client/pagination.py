@@ -27,12 +27,20 @@ class _Walk:
     def __init__(self, cursor: str | None) -> None:
         self.cursor = cursor
         self.more = True
+        self._mark, self._left, self._round = cursor, 1, 1
 
     def on(self, page: Page) -> None:
-        """Raises DecodeError where the pages would never end."""
-        if page.next_cursor is not None and page.next_cursor == self.cursor:
+        """Raises DecodeError where the pages would never end: a circle of any length comes by the mark, which moves on
+        after twice as many pages each time.
+        """
+        following = page.next_cursor
+        if following is not None and following in (self.cursor, self._mark):
             raise DecodeError("the list goes in a circle")
-        self.cursor, self.more = page.next_cursor, page.next_cursor is not None
+        self._left -= 1
+        if not self._left:
+            self._round *= 2
+            self._mark, self._left = following, self._round
+        self.cursor, self.more = following, following is not None
 
 
 class Pages(Generic[P, T]):

@@ -16,7 +16,7 @@ from postroom.accounts import invitations as rules
 from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.invitations import Invitation
 from postroom.accounts.models import MemberRole, NewPerson, Person, PersonSession, Tenant, TenantStatus
-from postroom.accounts.service.people import People, check_display_name
+from postroom.accounts.service.people import People, check_display_name, check_still_manages
 from postroom.accounts.signing_keys import Purpose, SigningKeys
 from postroom.accounts.store import invitations as store
 from postroom.accounts.store import people as people_store
@@ -99,6 +99,7 @@ class Members:
         email, now = _checked(email), self._clock.now()
         async with self._db.transaction() as conn:
             tenant = _open(await tenant_store.lock(conn, tenant_id))
+            await check_still_manages(conn, tenant_id, inviter.by)
             if tenant.status is TenantStatus.SUSPENDED:
                 raise PostroomError("tenant_suspended")
             await self._check_address(conn, tenant_id, email)
@@ -127,6 +128,7 @@ class Members:
         now = self._clock.now()
         async with self._db.transaction() as conn:
             await tenant_store.lock(conn, tenant_id)
+            await check_still_manages(conn, tenant_id, by)
             if not await store.revoke(conn, tenant_id, public_id, now):
                 raise PostroomError("invitation_not_found")
             await record(conn, self._ids, now, by, Entry("member.invite_revoke", "invitation", public_id, tenant_id))
@@ -235,6 +237,8 @@ class Members:
         tenant = await tenant_store.lock(conn, found.tenant_id)
         if tenant is None or tenant.status.is_gone or not await store.lock(conn, found, self._clock.now()):
             raise PostroomError("invitation_not_found")
+        if await store.is_hosted(conn, found.email):
+            raise PostroomError("invitation_not_found")  # the address became one of ours since (W45)
         return tenant
 
     async def _enter(self, conn: Connection, found: Invitation, person: Person, by: Actor) -> MemberRole:

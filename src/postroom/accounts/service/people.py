@@ -21,10 +21,11 @@ from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Perso
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
 from postroom.accounts.permissions import GrantRole
 from postroom.accounts.service import keys_of_people
+from postroom.accounts.store import invitations as invitation_store
 from postroom.accounts.store import people as store
 from postroom.accounts.store import sessions as session_store
 from postroom.accounts.store import tenants as tenant_store
-from postroom.accounts.text import check_name, is_storable
+from postroom.accounts.text import check_name, invalid, is_storable
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -92,9 +93,20 @@ class People:
         hashed = None if new.password is None else await self._hash(new.password)
         return Prepared(new, contact, hashed)
 
+    async def check_contact(self, ready: Prepared) -> None:
+        """Raises `invalid_request` for a contact address whose mail comes here (W45)."""
+        if ready.contact_email is None:
+            return
+        async with self._db.acquire() as conn:
+            if await invitation_store.is_hosted(conn, ready.contact_email):
+                raise invalid("contact_email", "must not be an address of this deployment")
+
     async def add(self, conn: Connection, ready: Prepared, *, by: Actor = HOST, place: Place | None = None) -> Person:
         """Make the person in the caller's transaction, which is over when this raises `address_taken`."""
         new, now, public_id = ready.new, self._clock.now(), self._ids.new("usr_")
+        if place is not None:
+            await tenant_store.share(conn, place.tenant_id)
+            await check_still_manages(conn, place.tenant_id, by)
         try:
             made = await store.insert(
                 conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now
@@ -131,6 +143,8 @@ class People:
                     raise
             known = _found(await store.by_contact(conn, contact))
         if may_draw_in:
+            if not await store.lock(conn, known.id):
+                raise PostroomError("unavailable", retry_after=1)  # they are going away at this moment
             await self.join(conn, tenant_id, known, MemberRole.OWNER, by)
 
     async def join(self, conn: Connection, tenant_id: int, person: Person, role: MemberRole, by: Actor) -> None:
@@ -166,6 +180,7 @@ class People:
         hashed = await self._hash(password)
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._hold(conn, public_id)
             person = _found(await store.set_password(conn, public_id, tenant_id, hashed, now))
             await session_store.revoke_all(conn, person.id, now)
             await record(conn, self._ids, now, by, Entry("person.password_reset", "person", public_id, tenant_id))
@@ -180,6 +195,7 @@ class People:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._hold(conn, public_id)
             person = _found(await store.set_enabled(conn, public_id, tenant_id, enabled, now))
             if not enabled:
                 await session_store.revoke_all(conn, person.id, now)
@@ -211,6 +227,8 @@ class People:
             async with self._db.transaction() as conn:
                 if await tenant_store.lock(conn, tenant_id) is None:
                     raise PostroomError("tenant_not_found")
+                await check_still_manages(conn, tenant_id, by)
+                await self._hold(conn, person_id)
                 person = _found(await self._find(conn, person_id, tenant_id, by_operator))
                 before = await store.member_role(conn, tenant_id, person.id)
                 if before is MemberRole.OWNER is not role:
@@ -250,6 +268,9 @@ class People:
         Raises `person_not_found`, `identity_not_found`.
         """
         async with self._db.transaction() as conn:
+            await tenant_store.share(conn, tenant_id)  # whoever takes a person out of it waits, or was before us
+            await check_still_manages(conn, tenant_id, by)
+            await self._hold(conn, person_id)
             person = _found(await self._find(conn, person_id, tenant_id, by_operator))
             now = self._clock.now()
             if await store.put_grant(conn, tenant_id, identity, person.id, role, now) is None:
@@ -302,6 +323,7 @@ class People:
         now = self._clock.now()
         async with self._db.transaction() as conn:
             await tenant_store.lock(conn, tenant_id)  # as who makes a key of the tenant does, and who makes an owner
+            await check_still_manages(conn, tenant_id, by)
             person = await store.get(conn, person_id, tenant_id)
             if person is None:
                 raise PostroomError(missing)
@@ -335,6 +357,14 @@ class People:
         async with self._db.acquire() as conn:
             return await store.grants(conn, tenant_id, mailbox_id=mailbox_id, person_id=person_id)
 
+    async def _hold(self, conn: Connection, person_id: str) -> None:
+        """What the person has to do with is read after this, so that nobody draws them in or takes them out meanwhile.
+        A statement that only waits for their row does not look anew at what others wrote elsewhere.
+        """
+        person = await store.get(conn, person_id, None)
+        if person is not None:
+            await store.lock(conn, person.id)
+
     async def _find(self, conn: Connection, person_id: str, tenant_id: int, by_operator: bool) -> Person | None:
         if by_operator:
             return await store.get(conn, person_id, None)
@@ -345,6 +375,14 @@ class People:
             return await self._passwords.hash(password)
         except HashingOverloaded:
             raise PostroomError("unavailable", retry_after=2) from None
+
+
+async def check_still_manages(conn: Connection, tenant_id: int, by: Actor) -> None:
+    """Whoever was taken out of the tenant while their request waited for its row, which the caller holds, does nothing
+    any more (W9). Raises `permission_denied`, `key_revoked`.
+    """
+    if not await store.still_manages(conn, tenant_id, by.person, by.key):
+        raise PostroomError("permission_denied" if by.key is None else "key_revoked")
 
 
 def check_display_name(name: str) -> None:

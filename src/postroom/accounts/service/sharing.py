@@ -13,6 +13,7 @@ from postroom.accounts.models import Holder, MailboxKey, PersonKey, SharedMailbo
 from postroom.accounts.permissions import GrantRole
 from postroom.accounts.store import people as people_store
 from postroom.accounts.store import sharing as store
+from postroom.accounts.store import tenants as tenant_store
 from postroom.accounts.text import is_storable
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -140,6 +141,8 @@ class Sharing:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            # Before anything else, as whoever takes a person out of the tenant locks it: they wait, or were before us.
+            await tenant_store.share(conn, mailbox.tenant_id)
             roles = await store.lock_grants(conn, mailbox)
             if roles.get(owner) is not GrantRole.OWNER:
                 raise PostroomError("scope_denied")

@@ -41,15 +41,18 @@ _LOCK: Final = _SELECT + (
 )
 _TO_MAIL: Final = _SELECT + "WHERE v.tenant_id = $1 AND v.id = $2 AND v.status = 'pending' AND v.expires_at > $3"
 _REVOKE: Final = """
-UPDATE invitations SET status = 'revoked', lease_until = NULL, claim_token = NULL, next_attempt_at = NULL
+UPDATE invitations SET status = 'revoked', lease_until = NULL, claim_token = NULL, next_attempt_at = NULL,
+  parked_at = NULL
 WHERE tenant_id = $1 AND public_id = $2 AND status = 'pending' AND expires_at > $3 RETURNING id
 """
 _ACCEPT: Final = """
-UPDATE invitations SET status = 'accepted', email = $3, lease_until = NULL, claim_token = NULL, next_attempt_at = NULL
+UPDATE invitations SET status = 'accepted', email = $3, lease_until = NULL, claim_token = NULL, next_attempt_at = NULL,
+  parked_at = NULL
 WHERE tenant_id = $1 AND id = $2
 """
 _EXPIRE: Final = """
-UPDATE invitations SET status = 'expired', lease_until = NULL, claim_token = NULL, next_attempt_at = NULL
+UPDATE invitations SET status = 'expired', lease_until = NULL, claim_token = NULL, next_attempt_at = NULL,
+  parked_at = NULL
 WHERE status = 'pending' AND expires_at <= $1
 """
 _FORGET: Final = "DELETE FROM invitations WHERE status IN ('revoked', 'expired') AND expires_at <= $1"

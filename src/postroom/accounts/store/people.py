@@ -115,6 +115,14 @@ _MEMBERS = """
 SELECT p.*, m.role, m.created_at AS member_since FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = $1 ORDER BY m.created_at, p.public_id
 """
+# Whoever acts may have lost what they were let in with while they waited (W9).
+_STILL_ACTS = """
+SELECT CASE
+  WHEN $2::text IS NOT NULL THEN EXISTS (
+    SELECT FROM people p LEFT JOIN members m ON m.person_id = p.id AND m.tenant_id = $1
+    WHERE p.public_id = $2 AND p.enabled AND (p.is_operator OR m.role IN ('owner', 'admin')))
+  ELSE NOT EXISTS (SELECT FROM api_keys k WHERE k.public_id = $3 AND k.revoked_at IS NOT NULL) END
+"""
 _MEMBER_ROLE = "SELECT role FROM members WHERE tenant_id = $1 AND person_id = $2"
 
 _PUT_GRANT = """
@@ -314,6 +322,11 @@ async def page(conn: Connection, tenant_id: int | None, limit: int, after: tuple
 async def put_member(conn: Connection, tenant_id: int, person_id: int, role: MemberRole, now: datetime) -> None:
     """Raises asyncpg.UniqueViolationError when the tenant has an owner already."""
     await conn.execute(_PUT_MEMBER, tenant_id, person_id, role, now)
+
+
+async def still_manages(conn: Connection, tenant_id: int, person: str | None, key: str | None) -> bool:
+    """Whether somebody who was let in to manage a tenant's people still may. The caller holds the tenant's row."""
+    return bool(await conn.fetchval(_STILL_ACTS, tenant_id, person, key))
 
 
 async def member_role(conn: Connection, tenant_id: int, person_id: int) -> MemberRole | None:

@@ -58,6 +58,7 @@ class _Routes:
         tenant, by = call.the_tenant, _actor(call)
         role = None if body.role is None else MemberRole(body.role)
         ready = await self._people.prepare(NewPerson(body.display_name, body.contact_email, body.password))
+        await self._people.check_contact(ready)
         if body.username is None:
             place = Place(tenant.id, role)
             async with self._services.database.transaction() as conn:
@@ -228,7 +229,13 @@ def register(table: RouteTable, services: HttpServices) -> None:
         *("POST", PATH, "createPerson", routes.create, "Make a person, with a mailbox of their own or as a member"),
         {201: schemas.Person},
         {
-            400: ("address_invalid", "address_reserved", "address_unsupported", "local_part_too_long"),
+            400: (
+                "invalid_request",
+                "address_invalid",
+                "address_reserved",
+                "address_unsupported",
+                "local_part_too_long",
+            ),
             404: ("tenant_not_found",),
             409: ("address_taken", "username_taken"),
         },
