@@ -315,6 +315,28 @@ async def test_secrets_that_cannot_be_read_change_nothing(db: Database, clock: M
     assert [one.kids for one in await keys.holders()] == [ring.kids]
 
 
+@pytest.mark.covers("security-privacy:A6.3")
+async def test_secrets_without_the_key_that_is_needed_are_not_taken(db: Database, clock: ManualClock) -> None:
+    """Somebody edited the file of a server that runs: it goes on, and its start would have been refused."""
+    ring = Keyring(A)
+    keys = keys_of(db, clock, ring)
+    await keys.check()
+    await fill(db, Keyring(A))
+    for held in (secrets_of(C), secrets_of(C, B)):
+        await keys.follow(lambda held=held: held)
+        await keys.run_once()
+        assert ring.kids == (kid_of(A),)
+    newest = await keys.newest()
+    assert newest is not None
+    assert newest.kid == kid_of(A)
+    await keys.follow(lambda: secrets_of(B, A))
+    clock.advance(1)
+    await keys.run_once()
+    assert await opened(db, Keyring(B)) == VALUES
+    await keys.follow(lambda: secrets_of(B))
+    assert ring.kids == (kid_of(B),), "nothing is left under the other one"
+
+
 async def test_it_says_what_it_has_before_it_looks(db: Database, clock: ManualClock) -> None:
     """Whoever adds a key and sees no process that lacks it may switch: the process that came then finds the key."""
     keys = keys_of(db, clock, Keyring(A))

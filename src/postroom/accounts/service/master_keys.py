@@ -136,7 +136,8 @@ class MasterKeys:
 
     async def follow(self, reload: Callable[[], Secrets]) -> None:
         """Say which keys this process has, then take those that its secrets name by now. To be called every few
-        seconds while it serves; secrets that cannot be read change nothing."""
+        seconds while it serves; secrets that cannot be read change nothing, nor do those that lack the key that what
+        is stored is sealed under: a start would refuse them, too."""
         await self._report()
         try:
             secrets = await asyncio.to_thread(reload)
@@ -146,6 +147,11 @@ class MasterKeys:
         newest = await self.newest()
         ring = self._keyring
         before, selected = ring.kids, kid_of(secrets.master_key)
+        named = [kid_of(key) for key in (secrets.master_key, secrets.other_master_key) if key is not None]
+        lost = None if newest is None or newest.kid not in before or newest.kid in named else newest.kid
+        if lost is not None and await self._is_needed(lost):
+            log.error("master_key_taken_away", master_kid=lost)
+            return
         # The key that seals goes on sealing if it is still there.
         first = selected if newest is None or ring.active == selected else newest.kid
         ring.replace(secrets.master_key, secrets.other_master_key, first=first)
