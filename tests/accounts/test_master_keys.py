@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -289,6 +290,25 @@ async def test_a_key_that_another_process_lacks_does_not_seal_whatever_the_secre
     assert newest.kid == kid_of(B)
 
 
+@pytest.mark.covers("security-privacy:A6.3")
+async def test_a_key_that_another_process_dropped_does_not_seal(db: Database, clock: ManualClock) -> None:
+    """One machine has the selector of before the rotation, and on another the key before was taken away since."""
+    ring, late = Keyring(A), Keyring(A, B)
+    keys, stale = keys_of(db, clock, ring), keys_of(db, clock, late)
+    await keys.check()
+    for held in ([A, B], [B, A]):
+        await keys.follow(partial(secrets_of, *held))
+    clock.advance(1)
+    await keys.run_once()
+    await stale.check()
+    await stale.follow(lambda: secrets_of(A, B))
+    assert late.active == kid_of(A), "everybody opens it"
+    await keys.follow(lambda: secrets_of(B))
+    await stale.follow(lambda: secrets_of(A, B))
+    assert late.active == kid_of(B)
+    assert {one.active for one in await keys.holders()} == {kid_of(B)}
+
+
 async def test_a_process_that_is_gone_is_waited_for_no_longer(db: Database, clock: ManualClock) -> None:
     keys = keys_of(db, clock, Keyring(A))
     await keys.follow(lambda: secrets_of(A))
@@ -322,8 +342,8 @@ async def test_secrets_without_the_key_that_is_needed_are_not_taken(db: Database
     keys = keys_of(db, clock, ring)
     await keys.check()
     await fill(db, Keyring(A))
-    for held in (secrets_of(C), secrets_of(C, B)):
-        await keys.follow(lambda held=held: held)
+    for held in ([C], [C, B]):
+        await keys.follow(partial(secrets_of, *held))
         await keys.run_once()
         assert ring.kids == (kid_of(A),)
     newest = await keys.newest()

@@ -157,9 +157,13 @@ class MasterKeys:
         ring.replace(secrets.master_key, secrets.other_master_key, first=first)
         if ring.kids != before:
             await self._report()
-        if ring.active != selected and not lacking(await self.holders(), selected, active=False):
-            ring.prefer(selected)
-            await self._report()
+        if newest is None or selected != newest.kid or ring.active != selected:
+            # Also the one that seals already: a process may have come, or dropped a key, since.
+            is_everywhere = not lacking(await self.holders(), selected, active=False)
+            better = selected if is_everywhere or newest is None else newest.kid
+            if ring.active != better and better in ring.kids:
+                ring.prefer(better)
+                await self._report()
         if ring.kids != before:
             log.info("master_keys_changed", active=ring.active, count=len(ring.kids))
 
