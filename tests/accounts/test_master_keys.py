@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -289,6 +290,25 @@ async def test_a_key_that_another_process_lacks_does_not_seal_whatever_the_secre
     assert newest.kid == kid_of(B)
 
 
+@pytest.mark.covers("security-privacy:A6.3")
+async def test_a_key_that_another_process_dropped_does_not_seal(db: Database, clock: ManualClock) -> None:
+    """One machine has the selector of before the rotation, and on another the key before was taken away since."""
+    ring, late = Keyring(A), Keyring(A, B)
+    keys, stale = keys_of(db, clock, ring), keys_of(db, clock, late)
+    await keys.check()
+    for held in ([A, B], [B, A]):
+        await keys.follow(partial(secrets_of, *held))
+    clock.advance(1)
+    await keys.run_once()
+    await stale.check()
+    await stale.follow(lambda: secrets_of(A, B))
+    assert late.active == kid_of(A), "everybody opens it"
+    await keys.follow(lambda: secrets_of(B))
+    await stale.follow(lambda: secrets_of(A, B))
+    assert late.active == kid_of(B)
+    assert {one.active for one in await keys.holders()} == {kid_of(B)}
+
+
 async def test_a_process_that_is_gone_is_waited_for_no_longer(db: Database, clock: ManualClock) -> None:
     keys = keys_of(db, clock, Keyring(A))
     await keys.follow(lambda: secrets_of(A))
@@ -313,6 +333,28 @@ async def test_secrets_that_cannot_be_read_change_nothing(db: Database, clock: M
     await keys.follow(broken)
     assert ring.kids == (kid_of(A), kid_of(B))
     assert [one.kids for one in await keys.holders()] == [ring.kids]
+
+
+@pytest.mark.covers("security-privacy:A6.3")
+async def test_secrets_without_the_key_that_is_needed_are_not_taken(db: Database, clock: ManualClock) -> None:
+    """Somebody edited the file of a server that runs: it goes on, and its start would have been refused."""
+    ring = Keyring(A)
+    keys = keys_of(db, clock, ring)
+    await keys.check()
+    await fill(db, Keyring(A))
+    for held in ([C], [C, B]):
+        await keys.follow(partial(secrets_of, *held))
+        await keys.run_once()
+        assert ring.kids == (kid_of(A),)
+    newest = await keys.newest()
+    assert newest is not None
+    assert newest.kid == kid_of(A)
+    await keys.follow(lambda: secrets_of(B, A))
+    clock.advance(1)
+    await keys.run_once()
+    assert await opened(db, Keyring(B)) == VALUES
+    await keys.follow(lambda: secrets_of(B))
+    assert ring.kids == (kid_of(B),), "nothing is left under the other one"
 
 
 async def test_it_says_what_it_has_before_it_looks(db: Database, clock: ManualClock) -> None:

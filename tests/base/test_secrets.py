@@ -158,3 +158,21 @@ def test_whoever_changes_the_file_at_once_loses_nothing(tmp_path: Path) -> None:
             done.result(30)
     assert master_slots(tmp_path, {}).keys["b"] == b"\x02" * 32
     assert sorted(os.listdir(tmp_path)) == [".secrets.lock", FILE_NAME]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
+def test_what_root_writes_is_the_servers(tmp_path: Path) -> None:
+    """A command run by root replaces the file of a server that runs as somebody else."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    os.chown(data, 12345, 12346)
+    ensure_secrets(data)
+    store_master_key(data, "b", bytes([9]) * 32)
+    select_master_key(data, "b")
+    assert len(list(data.iterdir())) == 2
+    assert {(path.stat().st_uid, path.stat().st_gid, path.stat().st_mode & 0o777) for path in data.iterdir()} == {
+        (12345, 12346, 0o600)
+    }
+    os.chown(data / FILE_NAME, 23456, 23456)
+    select_master_key(data, "a")
+    assert (data / FILE_NAME).stat().st_uid == 23456, "as it was"

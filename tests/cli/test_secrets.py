@@ -23,6 +23,7 @@ from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
 from postroom.base.sealing import Keyring, kid_of
 from postroom.base.secrets import FILE_NAME, Secrets, load_secrets
+from postroom.cli.master_rotation import Plan, Rotation
 from postroom.db import Database
 from tests.accounts.sealed_rows import VALUES, fill, opened
 from tests.cli.driver import Cli, clean_environment
@@ -193,6 +194,29 @@ def test_one_rotation_at_a_time(filled: Cli, database_url: str) -> None:
     assert keys_in(filled.data_dir) == before
     loop.run_until_complete(connection.close())
     loop.close()
+
+
+@pytest.mark.covers("security-privacy:A6.3")
+def test_what_another_command_did_since_it_was_planned(
+    filled: Cli, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slot b was free when it was planned. By the time it is this command's turn, the key that seals is there."""
+    cli, run = filled, Rotation.run
+    environ = clean_environment(**{name: value for name, value in os.environ.items() if name.startswith("POSTROOM_")})
+
+    async def after_another(self: Rotation, plan: Plan, **options: bool) -> None:
+        argv = [sys.executable, "-m", "postroom", "secrets", "rotate-master", "--yes"]
+        await asyncio.to_thread(subprocess.run, argv, env=environ, capture_output=True, check=True, timeout=100)
+        await run(self, plan, **options)
+
+    monkeypatch.setattr(Rotation, "run", after_another)
+    for more in ([], ["--discard-previous"]):
+        before = keys_in(cli.data_dir)
+        if more:
+            left_alone(database_url, datetime.now(UTC) - timedelta(days=31))
+        assert cli("secrets", "rotate-master", "--yes", *more).code == 15
+        assert keys_in(cli.data_dir) != before, "the other one's"
+        assert on(database_url, lambda db: opened(db, ring(cli.data_dir))) == VALUES
 
 
 def test_what_no_key_opens_is_told_of(filled: Cli, database_url: str) -> None:

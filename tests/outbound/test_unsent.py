@@ -28,8 +28,8 @@ from postroom.outbound.models import Operation, RouteKind, SendKind, Status
 from postroom.outbound.unsent import SLOTS, Unsent
 from tests.mailbox.letters import check_mailbox
 from tests.outbound.fake_mx import FakeMx
-from tests.outbound.mail_room import MailRoom
-from tests.outbound.test_ahead import AHEAD, CONNECTIONS, begun, claimed, stalled, until_begun
+from tests.outbound.mail_room import MailRoom, until
+from tests.outbound.test_ahead import AHEAD, CONNECTIONS, begun, claimed, stall_after, stalled, until_begun
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 ANOTHER = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -117,17 +117,11 @@ def killed_after(directory: Path, steps: list[tuple[str, int]]) -> dict[int, Gro
     return standing
 
 
-def _once_marked(steps: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """A group is begun ahead once, and its mark taken away any number of times."""
-    seen: set[int] = set()
-    return [(s, n) for s, n in steps if s == "clear" or (n not in seen and not seen.add(n))]  # type: ignore[func-returns-value]  # add answers None
-
-
 @pytest.mark.covers("mail-server:C3", "edge:G2")
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from(["mark", "mark", "clear"]), st.integers(0, 9)), max_size=30))
 def test_the_marks_of_a_killed_process_are_those_it_had(directory: Path, steps: list[tuple[str, int]]) -> None:
-    left = killed_after(directory, _once_marked(steps))
+    left = killed_after(directory, steps)
     assert found(directory) == {of(one) for one in left.values()}
     assert list(directory.iterdir()) == []
 
@@ -254,6 +248,47 @@ async def test_after_a_kill_what_was_given_to_nobody_goes_out(
     assert {row["status"]: row["count"] for row in rows} == {"uncertain": unsure, "delivered": 60 - unsure}
     assert len(Counter(message.data for message in mx.messages)) == len(mx.messages)
     assert not os.listdir(directory)
+
+
+@pytest.mark.covers("mail-server:C3", "edge:G2", "NFR-REL-1")
+async def test_what_was_taken_back_and_begun_again_is_not_sent_twice(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch, directory: Path
+) -> None:
+    """A server pauses, so that what was begun ahead is taken back, goes on, and has been given a few of those when the
+    worker is killed: no mark of them may be left."""
+    monkeypatch.setattr(dispatch, "REVOKE_SECONDS", 0.1)
+    first = Unsent.open(directory, "first", BOOT)
+    monkeypatch.setattr(room, "dispatcher", lambda limits: MailRoom.dispatcher(room, limits, first))
+    async with FakeMx() as mx:
+        room.net.add("example.com", mx)
+        _, working = await stalled(room, mx, 60)
+        for _ in range(1000):
+            if await begun(room) == CONNECTIONS:
+                break
+            await asyncio.sleep(0.01)
+        assert await begun(room) == CONNECTIONS, "the rest was taken back"
+        monkeypatch.setattr(dispatch, "REVOKE_SECONDS", 3600)
+        assert mx.hold is not None
+        again = mx.hold
+        stall_after(mx, 10)
+        again.set()
+        await until(lambda: len(mx.delivered) >= 15)
+        await until(lambda: len(mx.messages) - len(mx.delivered) == CONNECTIONS)
+        shutil.copy(directory / "first.marks", directory / "killed.marks")
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        first.close()
+        mx.hold.set()
+        mx.on_data = lambda: None
+        second = MailRoom.dispatcher(room, AHEAD, Unsent.open(directory, "second", BOOT))
+        working = asyncio.create_task(second.run())
+        await until(lambda: not (directory / "killed.marks").exists())
+        room.clock.advance(claiming.LEASE.total_seconds())
+        second.wake()
+        await until(lambda: len(mx.messages) >= 60)
+        await second.drain(10)
+        await working
+    assert max(Counter(message.data for message in mx.messages).values()) == 1
 
 
 @pytest.mark.covers("mail-server:C3", "edge:G2")

@@ -11,7 +11,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -183,8 +183,12 @@ def _change(data_dir: Path, entries: Mapping[str, str]) -> None:
 def _locked(data_dir: Path) -> Iterator[None]:
     """Whoever changes the file reads and writes it without another in between. Held for milliseconds."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(data_dir / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    lock = data_dir / _LOCK_NAME
+    is_new = not lock.exists()
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
+        if is_new:
+            _hand_over(fd, data_dir / FILE_NAME)
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -254,6 +258,14 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, str]:
     return texts
 
 
+def _hand_over(fd: int, path: Path) -> None:
+    """What root writes is for whom the file belonged to before, or the directory: the server's user has to read it."""
+    if os.geteuid() == 0:
+        owner = path.lstat() if path.exists() else path.parent.stat()
+        with suppress(PermissionError):  # a root that may not
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
 def _write(data_dir: Path, stored: Mapping[str, str]) -> None:
     """The caller holds the lock, so what another left half written is nobody's."""
     for left in data_dir.glob(f".{FILE_NAME}.*"):
@@ -266,6 +278,7 @@ def _replace(path: Path, text: str) -> None:
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="ascii") as file:
+            _hand_over(fd, path)
             file.write(text)
             file.flush()
             os.fsync(fd)

@@ -16,7 +16,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Final
@@ -117,11 +117,16 @@ class Rotation:
             )
         return Plan(Stage.NEW_KEY, slots.inactive, kid, None, left)
 
-    async def run(self, plan: Plan) -> None:
-        """Do it, to the end. Raises what `plan` raises; `cli_timeout` while a process lacks a key, SettingsError when
-        the next step is the operator's, because the key or the selector stands in the environment.
+    async def run(self, plan: Plan, *, resume: bool = False, discard_previous: bool = False) -> None:
+        """Do it, to the end, if it is what `plan` says now that nobody else rotates: by another's slot the key that
+        seals would be overwritten. Raises what `plan` raises, `cli_precondition` too for what is not as planned any
+        more; `cli_timeout` while a process lacks a key, SettingsError when the next step is the operator's, because the
+        key or the selector stands in the environment.
         """
         async with self._alone():
+            now = await self.plan(resume=resume, discard_previous=discard_previous)
+            if replace(now, remaining=plan.remaining) != plan:
+                raise _changed()
             if plan.stage is Stage.NEW_KEY:
                 await self._new_key(plan.slot)
             if plan.stage is not Stage.RESEAL:
@@ -148,7 +153,7 @@ class Rotation:
         slots = self._slots()
         kid = _kid(slots, slot)
         if kid is None or slots.active == slot:
-            raise precondition("the secrets were changed meanwhile", "Look at postroom secrets status.")
+            raise _changed()
         await self._until_all(kid, active=False)
         if slots.selector is Source.ENVIRONMENT:
             raise SettingsError(
@@ -231,6 +236,10 @@ class Rotation:
             yield
         finally:
             await connection.close(timeout=5)
+
+
+def _changed() -> CliError:
+    return precondition("the secrets were changed meanwhile", "Look at postroom secrets status.")
 
 
 def _kid(slots: MasterSlots, slot: str) -> str | None:

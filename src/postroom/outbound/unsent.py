@@ -78,7 +78,9 @@ class Unsent:
 
     def mark(self, group: Group) -> bool:
         """Before it is recorded that the group's message goes out. False when there is no room; of several recipients
-        nothing is marked."""
+        nothing is marked. What was begun, taken back and is begun again has its mark already."""
+        if group.token in self._slots:
+            return True  # a second one would stay when it goes out
         if not self._free or len(group.recipients) != 1:
             return False
         slot = self._slots[group.token] = self._free.pop()

@@ -136,7 +136,8 @@ class MasterKeys:
 
     async def follow(self, reload: Callable[[], Secrets]) -> None:
         """Say which keys this process has, then take those that its secrets name by now. To be called every few
-        seconds while it serves; secrets that cannot be read change nothing."""
+        seconds while it serves; secrets that cannot be read change nothing, nor do those that lack the key that what
+        is stored is sealed under: a start would refuse them, too."""
         await self._report()
         try:
             secrets = await asyncio.to_thread(reload)
@@ -146,14 +147,23 @@ class MasterKeys:
         newest = await self.newest()
         ring = self._keyring
         before, selected = ring.kids, kid_of(secrets.master_key)
+        named = [kid_of(key) for key in (secrets.master_key, secrets.other_master_key) if key is not None]
+        lost = None if newest is None or newest.kid not in before or newest.kid in named else newest.kid
+        if lost is not None and await self._is_needed(lost):
+            log.error("master_key_taken_away", master_kid=lost)
+            return
         # The key that seals goes on sealing if it is still there.
         first = selected if newest is None or ring.active == selected else newest.kid
         ring.replace(secrets.master_key, secrets.other_master_key, first=first)
         if ring.kids != before:
             await self._report()
-        if ring.active != selected and not lacking(await self.holders(), selected, active=False):
-            ring.prefer(selected)
-            await self._report()
+        if newest is None or selected != newest.kid or ring.active != selected:
+            # Also the one that seals already: a process may have come, or dropped a key, since.
+            is_everywhere = not lacking(await self.holders(), selected, active=False)
+            better = selected if is_everywhere or newest is None else newest.kid
+            if ring.active != better and better in ring.kids:
+                ring.prefer(better)
+                await self._report()
         if ring.kids != before:
             log.info("master_keys_changed", active=ring.active, count=len(ring.kids))
 

@@ -54,9 +54,9 @@ def rotate_master(
         return await rotation(core).plan(resume=resume, discard_previous=discard_previous)
 
     async def work(core: Core) -> shapes.Document:
-        # Planned again: while it was asked for a yes, somebody else may have begun.
+        # What was said yes to; while it was asked, somebody else may have begun.
         try:
-            await rotation(core).run(await ahead(core))
+            await rotation(core).run(plan, resume=resume, discard_previous=discard_previous)
         finally:
             progress.end()
         return await _status(call, core)
