@@ -20,6 +20,7 @@ from postroom.db import Database, DatabaseUnavailable
 from postroom.outbound import claiming, dispatch, parcels
 from postroom.outbound.beginnings import Beginnings
 from postroom.outbound.claiming import SCAN_ROWS, Group, Room
+from postroom.outbound.giving_back import GivingBack
 from postroom.outbound.lanes import AHEAD_MS, DispatchLimits, Lane
 from postroom.outbound.models import RouteKind
 from postroom.outbound.outcomes import Outcomes
@@ -405,3 +406,56 @@ async def test_what_waits_behind_a_long_queue_is_looked_for_now_and_then(
     # Half of what a destination may have is taken at a time, and hardly a claim comes back with nothing.
     assert sum(1 for _, taken in claims if not taken) <= 6
     assert len(claims) <= 6 + 2 * count // 32
+
+
+# -- given back -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("mail-server:C3", "edge:G2")
+async def test_what_the_database_would_not_take_back_is_tried_again(
+    room: MailRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beginnings = Beginnings(room.outcomes)
+    giving = GivingBack(room.db, beginnings, room.clock)
+    begun_ahead, revoked, untouched, going = await claimed(room, 4)
+    for group in (begun_ahead, revoked):
+        beginnings.ahead(group)
+    await room.outcomes.begin(going)
+    async with asyncio.timeout(10):
+        while await begun(room) < 3:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    put_back = claiming.put_back
+
+    async def away(*arguments: Any, **more: Any) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(claiming, "put_back", away)
+    beginnings.revoke([revoked])
+    everything = (begun_ahead, revoked, untouched, going)
+    await giving.give(everything, room.clock.now())
+    assert all(beginnings.is_unsent(one) for one in (begun_ahead, revoked))
+    await giving.again()
+    monkeypatch.setattr(claiming, "put_back", put_back)
+    await giving.again()
+    rows = {group.letter.id: await room.row(group.letter.id) for group in everything}
+    assert [rows[one.letter.id]["claim_token"] for one in everything] == [None, None, None, going.token]
+    assert [rows[one.letter.id]["data_started_at"] is None for one in everything] == [True, True, True, False]
+    assert not any(beginnings.is_unsent(one) for one in everything)
+
+
+async def test_what_has_lapsed_is_owed_to_nobody(room: MailRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    beginnings = Beginnings(room.outcomes)
+    giving = GivingBack(room.db, beginnings, room.clock)
+    (group,) = await claimed(room)
+    asked: list[int] = []
+
+    async def away(*arguments: Any, **more: Any) -> None:
+        asked.append(1)
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(claiming, "put_back", away)
+    await giving.give([group], room.clock.now())
+    room.clock.advance(claiming.LEASE.total_seconds())
+    await giving.again()
+    await giving.again()
+    assert len(asked) == 1

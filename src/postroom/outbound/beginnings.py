@@ -25,6 +25,7 @@ class Beginnings:
         self._outcomes = outcomes
         self._marks = marks
         self._ahead: dict[UUID, asyncio.Future[bool]] = {}
+        self._revoked: set[UUID] = set()
 
     def __contains__(self, group: Group) -> bool:
         return group.token in self._ahead
@@ -33,6 +34,10 @@ class Beginnings:
     def any(self) -> bool:
         """Whether there are some."""
         return bool(self._ahead)
+
+    def is_unsent(self, group: Group) -> bool:
+        """Whether it was recorded as begun, and has certainly not been sent."""
+        return group.token in self._ahead or group.token in self._revoked
 
     def ahead(self, group: Group) -> None:
         """Have it recorded that the group's message goes out, to all of its recipients, soon."""
@@ -60,6 +65,7 @@ class Beginnings:
             if early is not None and early.done():
                 # The mark stays: it is true until the message goes out.
                 del self._ahead[group.token]
+                self._revoked.add(group.token)
                 self._outcomes.revoke(group)
 
     def forget(self, group: Group) -> None:
@@ -73,6 +79,7 @@ class Beginnings:
             self._marks.leave(group.token)
 
     def _unmark(self, group: Group) -> None:
+        self._revoked.discard(group.token)
         if self._marks is not None:
             self._marks.clear(group.token)
 

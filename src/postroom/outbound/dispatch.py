@@ -28,6 +28,7 @@ from postroom.outbound.beginnings import Beginnings
 from postroom.outbound.claiming import Claims, Group, Room
 from postroom.outbound.fallback import FallBack, no_fallback
 from postroom.outbound.gates import Way, gate, standstill
+from postroom.outbound.giving_back import GivingBack
 from postroom.outbound.lanes import DispatchLimits, Lane
 from postroom.outbound.models import RouteKind, Status
 from postroom.outbound.outcomes import Outcomes, Report, Result
@@ -83,6 +84,7 @@ class Dispatcher:
         self._ahead = ReadAhead(blobs)
         self._unsent = unsent
         self._beginnings = Beginnings(outcomes, unsent)
+        self._giving_back = GivingBack(database, self._beginnings, clock)
         self._clock = clock
         self._outcomes = outcomes
         self._transports = dict(transports)
@@ -172,6 +174,8 @@ class Dispatcher:
             await asyncio.wait(working, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         await self._stop_tasks()
         await self._give_back(list(self._held.values()), self._clock.now())
+        await self._giving_back.again()
+        self._giving_back.leave()
         await self._outcomes.idle()
         if self._unsent is not None:
             self._unsent.close()
@@ -215,23 +219,10 @@ class Dispatcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _give_back(self, groups: Sequence[Group], at: datetime) -> None:
-        """Other workers may have them at once; what fails here comes back when the lease ends. What was begun to be
-        sent is not given back by this."""
-        if not groups:
-            return
-        unsent = [group.token for group in groups if group in self._beginnings]
-        try:
-            async with self._database.acquire() as conn:
-                await claiming.put_back(conn, groups, at=at, unsent=unsent)
-        except Exception as error:
-            if not db_errors.is_transient(error):
-                raise
-            log.warning("claims_not_given_back", count=len(groups), error=type(error).__name__)
-            if self._stopping:
-                for group in groups:
-                    self._beginnings.leave(group)
+        await self._giving_back.give(groups, at)
         for group in groups:
-            self._let_go(group)
+            self._held.pop(group.token, None)
+            self._ahead.forget(group.token)
 
     async def _give_back_left_behind(self) -> None:
         """What workers that were killed had begun, and certainly not sent, is due again."""
@@ -376,6 +367,7 @@ class Dispatcher:
         """What is begun ahead where nothing moves: nobody knows how long it would stay so."""
         while True:
             await asyncio.sleep(REVOKE_SECONDS)
+            await self._giving_back.again()
             for lane in self._lanes.values() if self._beginnings.any else ():
                 if lane.handled == lane.seen:
                     self._beginnings.revoke(lane.groups)
