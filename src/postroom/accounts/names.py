@@ -42,9 +42,9 @@ SERVICE_NAMES: Final = frozenset(
 
 PROTECTED_NAMES: Final = frozenset(
     (
-        *("postroom", "stripe", "paypal", "google", "gmail", "microsoft", "outlook", "apple", "icloud", "amazon", "aws"),
-        *("cloudflare", "github", "hmrc", "gov", "govuk", "dvla", "police", "bank", "visa", "mastercard", "amex"),
-        *("billing", "payments", "admin"),
+        *("postroom", "stripe", "paypal", "google", "gmail", "microsoft", "outlook", "apple", "icloud", "amazon"),
+        *("aws", "cloudflare", "github", "hmrc", "gov", "govuk", "dvla", "police", "bank", "visa", "mastercard"),
+        *("amex", "billing", "payments", "admin"),
     )
 )
 """Whom a tenant could pass itself off as; no suffix is one of them, nor looks like it (D12, rest-api §5.2)."""
