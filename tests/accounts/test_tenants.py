@@ -47,6 +47,9 @@ async def test_suffixes_keep_tenants_apart(house: House) -> None:
         (NewTenant("other", "x", address_suffix=".acme"), "suffix_taken"),
         (NewTenant("main2", "x", is_default=True), "suffix_taken"),
         (NewTenant("stripe", "x", address_suffix=".supp0rt"), "address_reserved"),
+        (NewTenant("stripe", "x"), "address_reserved"),
+        (NewTenant("shop", "x", address_suffix=".paypa1"), "address_reserved"),
+        (NewTenant("billing", "x"), "address_reserved"),
         (NewTenant("X", "x"), "invalid_request"),
         (NewTenant("ok-name", ""), "invalid_request"),
     ]:

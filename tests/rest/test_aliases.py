@@ -94,6 +94,12 @@ async def test_made_read_and_removed(desk: Desk) -> None:
     assert code(await desk.delete(f"/{body['id']}")) == "address_not_found"
     assert code(await desk.get(f"/{body['id']}")) == "address_not_found"
     assert (await desk.post(f"sales.acme@{DOMAIN}", "x@example.com")).status_code == 201
+    async with desk.world.db.acquire() as conn:
+        rows = await conn.fetch("SELECT action, actor_key FROM audit_log WHERE target_id = $1 ORDER BY id", body["id"])
+    assert [(row["action"], row["actor_key"] is None) for row in rows] == [
+        ("alias.create", False),
+        ("alias.delete", False),
+    ]
 
 
 @pytest.mark.covers("FR-API-3")

@@ -306,6 +306,11 @@ async def test_hold_release_cancel(desk: Desk) -> None:
     agent = await desk.post(f"/{delivery}/retry")
     assert (agent.status_code, details(agent)["reason"]) == (409, "agent")
     assert desk.woken == [True]
+    rows = await desk.sender.rows(
+        "SELECT action, target_id, request_id FROM audit_log WHERE action LIKE 'queue.%' ORDER BY id"
+    )
+    assert [row["action"] for row in rows] == ["queue.hold", "queue.hold", "queue.release", "queue.cancel"]
+    assert all(row["target_id"] == str(delivery) and row["request_id"] for row in rows)
 
 
 @pytest.mark.covers("mail-server:C2", "mail-server:C3", "edge:G2")

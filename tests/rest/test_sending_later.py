@@ -55,6 +55,8 @@ async def test_cancel(sender: Sender) -> None:
     check("Message", response.json())
     assert (response.json()["status"], response.json()["deliveries"][0]["status"]) == ("canceled", "queued")
     assert await sender.events("message.canceled") == [{"message_id": sent["id"]}]
+    (noted,) = await sender.rows("SELECT target_id, actor_key FROM audit_log WHERE action = 'message.cancel'")
+    assert (noted["target_id"], noted["actor_key"] is None) == (sent["id"], False)
     assert (await sender.traces())["locks"] == 0
     assert (await sender.traces())["wires"] == 0
     (row,) = await sender.rows("SELECT next_attempt_at, claim_token FROM deliveries")

@@ -35,6 +35,12 @@ async def test_a_key_takes_the_place_of_another(world: World) -> None:
     assert await kids(world, Purpose.THREAD) == ["2"]
     other = await world.post(at("forward"), headers=world.platform)
     assert other.json()["previous"]["verify_until"] == "2030-01-31T00:00:00.000Z"
+    rows = (await world.get("/v1/audit-events", world.platform, action="signing_key.rotate")).json()["data"]
+    assert [(row["target_id"], row["details"]) for row in rows[1:]] == [
+        ("thread:2", {"purpose": "thread", "previous": "1", "revoke_previous": True}),
+        ("thread:1", {"purpose": "thread", "previous": "0", "revoke_previous": False}),
+    ]
+    assert all(row["actor_key_id"] and row["request_id"] for row in rows)
 
 
 async def test_a_repetition_rotates_once(world: World) -> None:
@@ -43,6 +49,8 @@ async def test_a_repetition_rotates_once(world: World) -> None:
     assert (again.status_code, again.json()) == (200, first.json())
     assert again.headers["idempotent-replayed"] == "true"
     assert await kids(world, Purpose.BOUNCE) == ["1", "0"]
+    rows = await world.get("/v1/audit-events", world.platform, action="signing_key.rotate")
+    assert len(rows.json()["data"]) == 1
     other = await world.post(at("bounce"), headers=world.platform, key="k", revoke_previous="true")
     assert (other.status_code, code(other)) == (409, "idempotency_conflict")
 

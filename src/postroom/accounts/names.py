@@ -40,6 +40,15 @@ SERVICE_NAMES: Final = frozenset(
 )
 """Names of mail systems and services; reserved everywhere."""
 
+PROTECTED_NAMES: Final = frozenset(
+    (
+        *("postroom", "stripe", "paypal", "google", "gmail", "microsoft", "outlook", "apple", "icloud", "amazon"),
+        *("aws", "cloudflare", "github", "hmrc", "gov", "govuk", "dvla", "police", "bank", "visa", "mastercard"),
+        *("amex", "billing", "payments", "admin"),
+    )
+)
+"""Whom a tenant could pass itself off as; no suffix is one of them, nor looks like it (D12, rest-api §5.2)."""
+
 RELAYED_ROLES: Final = frozenset(("postmaster", "abuse", "security", "hostmaster", "webmaster", "noc"))
 """Role names of the platform domain whose mail goes to the security contact (A4)."""
 
@@ -51,6 +60,8 @@ _SUFFIXES: Final = ("-request",)
 _EVERYWHERE: Final = PERSON_NAMES | SERVICE_NAMES
 _NAMES: Final = {NameClass.PLATFORM: _EVERYWHERE | ROLE_NAMES, NameClass.TENANT: _EVERYWHERE}
 _FOLDS: Final = {kind: frozenset(map(fold, names)) for kind, names in _NAMES.items()}
+
+_PROTECTED_FOLDS: Final = frozenset(map(fold, PROTECTED_NAMES))
 
 _SLUG: Final = re.compile(r"[a-z0-9][a-z0-9-]{1,31}")
 _SUFFIX: Final = re.compile(r"\.[a-z0-9][a-z0-9-]{1,31}")
@@ -76,7 +87,7 @@ def suffix_of(slug: str, wanted: str | None, *, default_tenant: bool) -> tuple[s
     """A tenant's address suffix and its fold: `('', '')` for the default tenant, else `wanted` or `.` + slug.
 
     Raises `invalid_request` for a suffix that is not a dot and a slug, `address_reserved` for one that looks like a
-    reserved name (D12). That no other tenant's suffix folds the same is the database's to refuse.
+    reserved or a protected name (D12). That no other tenant's suffix folds the same is the database's to refuse.
     """
     if default_tenant:
         if wanted:
@@ -86,6 +97,7 @@ def suffix_of(slug: str, wanted: str | None, *, default_tenant: bool) -> tuple[s
     if not _SUFFIX.fullmatch(suffix):
         raise invalid("address_suffix", "must be a dot and a slug; the default tenant has none")
     bare = suffix[1:]
-    if looks_reserved(bare, NameClass.PLATFORM) or is_reserved(bare, NameClass.PLATFORM):
+    is_taken = looks_reserved(bare, NameClass.PLATFORM) or is_reserved(bare, NameClass.PLATFORM)
+    if is_taken or fold(bare) in _PROTECTED_FOLDS:
         raise PostroomError("address_reserved", details={"field": "address_suffix"})
     return suffix, fold(bare)

@@ -15,9 +15,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from postroom.accounts.audit import Actor, Entry, record
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
+from postroom.base.ids import IdGenerator
 from postroom.base.sealed_columns import SIGNING_KEY
 from postroom.base.sealing import Keyring, UnsealError
 from postroom.db.pool import Connection, Database
@@ -89,6 +91,17 @@ class Rotation:
 
 Also = Callable[[Connection, Rotation], Awaitable[None]]
 """Something else to be done in the transaction of a rotation."""
+
+
+def noted(ids: IdGenerator, clock: Clock, by: Actor) -> Also:
+    """Writes the rotation into the audit log."""
+
+    async def note(conn: Connection, done: Rotation) -> None:
+        details = {"purpose": done.purpose.value, "previous": done.previous, "revoke_previous": done.revoked}
+        entry = Entry("signing_key.rotate", "signing_key", f"{done.purpose.value}:{done.key.kid}", None, details)
+        await record(conn, ids, clock.now(), by, entry)
+
+    return note
 
 
 @dataclass(frozen=True, slots=True)

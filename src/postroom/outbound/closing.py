@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -75,7 +76,7 @@ class Closing:
         self._queries = queries
         self._changed = changed
 
-    async def cancel(self, ref: MailboxRef, message_id: str, *, then: Then | None = None) -> None:
+    async def cancel(self, ref: MailboxRef, message_id: str, *, then: Then | None = None, by: Actor = HOST) -> None:
         """Stop a message that waits whole: `queued`, with no attempt under way and none that may have sent anything.
 
         Raises `message_not_found`, `not_cancelable`.
@@ -88,11 +89,18 @@ class Closing:
                 raise PostroomError("not_cancelable")
             return [Change(write, one, Decided(Status.CANCELED, counts=False)) for one in live]
 
-        await self._close(ref, message_id, decide=decide, then=then)
+        entry = Entry("message.cancel", "message", message_id, ref.tenant_id)
+        await self._close(ref, message_id, decide=decide, then=then, by=by, entry=entry)
         log.info("message_canceled", message_id=message_id)
 
     async def resolve(
-        self, ref: MailboxRef, message_id: str, resolution: Resolution, *, then: Then | None = None
+        self,
+        ref: MailboxRef,
+        message_id: str,
+        resolution: Resolution,
+        *,
+        then: Then | None = None,
+        by: Actor = HOST,
     ) -> None:
         """Say what became of the uncertain deliveries of a message. Nothing is sent again: that takes a new key.
 
@@ -113,7 +121,8 @@ class Closing:
                 await self._tell_sent(write, row, view, roll_up(after))
             return [Change(write, one, decided) for one in open_]
 
-        await self._close(ref, message_id, decide=decide, then=then)
+        entry = Entry("message.resolve", "message", message_id, ref.tenant_id, {"outcome": resolution.value})
+        await self._close(ref, message_id, decide=decide, then=then, by=by, entry=entry)
         log.info("message_resolved", message_id=message_id, outcome=resolution.value)
 
     async def _close(
@@ -123,6 +132,8 @@ class Closing:
         *,
         decide: Callable[[MailboxWrite, asyncpg.Record, Sequence[Row]], Awaitable[list[Change]]],
         then: Then | None,
+        by: Actor,
+        entry: Entry,
     ) -> None:
         async with self._database.transaction() as conn:
             write = await begin_write(conn, ref, self._clock.now())
@@ -133,6 +144,7 @@ class Closing:
             owners = [ref.tenant_id] * len(ids), [ref.mailbox_id] * len(ids)
             locked = await conn.fetch(outcome_sql.LOCK, *owners, ids)
             settled = await settle(await decide(write, row, [dict(one) for one in locked]), self._ids)
+            await record(conn, self._ids, write.now, by, entry)
             if then is not None:
                 await then(conn)
             await write.finish()

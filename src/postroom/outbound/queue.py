@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -285,21 +286,21 @@ class MailQueue:
 
     # -- doing ---------------------------------------------------------------------------------------------------------
 
-    async def act(self, action: Action, ids: Sequence[int]) -> Sequence[Done]:
+    async def act(self, action: Action, ids: Sequence[int], *, by: Actor = HOST) -> Sequence[Done]:
         """Do it to each, in a transaction of its own; the answers in order."""
-        answers = [Done(one, await self._act(action, one)) for one in ids]
+        answers = [Done(one, await self._act(action, one, by)) for one in ids]
         if action in (Action.RETRY, Action.RELEASE) and any(answer.refused is None for answer in answers):
             self._wake()
         return answers
 
-    async def _act(self, action: Action, delivery_id: int) -> str | None:
+    async def _act(self, action: Action, delivery_id: int, by: Actor) -> str | None:
         while True:
             try:
-                return await self._try(action, delivery_id)
+                return await self._try(action, delivery_id, by)
             except _WireGone:
                 continue
 
-    async def _try(self, action: Action, delivery_id: int) -> str | None:
+    async def _try(self, action: Action, delivery_id: int, by: Actor) -> str | None:
         """Raises _WireGone, having done nothing."""
         async with self._database.acquire() as conn:
             owner = await conn.fetchrow(_OWNER, delivery_id)
@@ -316,6 +317,8 @@ class MailQueue:
             async with self._database.transaction() as conn:
                 write = await begin_write(conn, ref, self._clock.now())
                 settled = await self._apply(write, action, delivery_id, owner, rebuilt)
+                entry = Entry(f"queue.{action.value}", "delivery", str(delivery_id), ref.tenant_id)
+                await record(conn, self._ids, write.now, by, entry)
                 changed = await write.finish()
         except (NotAllowed, PostroomError) as refused:
             if rebuilt is not None:

@@ -11,11 +11,12 @@ from typing import Annotated, Final
 
 import typer
 
+from postroom.accounts.audit import HOST
 from postroom.accounts.keys import KeyRequest
 from postroom.accounts.models import ApiKey
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Level
 from postroom.accounts.service.keys import DEFAULT_OVERLAP_HOURS
-from postroom.accounts.signing_keys import Purpose
+from postroom.accounts.signing_keys import Purpose, Rotation, noted
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.arguments import (
@@ -175,7 +176,12 @@ def rotate(
         if not call.output.interactive:
             raise usage("--revoke-previous wants to be confirmed", "Add --yes.")
         typer.confirm(f"{WHAT_ENDS[purpose]} Go on?", abort=True, err=True)
-    done = run(call, lambda core: core.signing_keys.rotate(purpose, revoke_previous=revoke_previous))
+
+    async def work(core: Core) -> Rotation:
+        note = noted(core.ids, core.clock, HOST)
+        return await core.signing_keys.rotate(purpose, revoke_previous=revoke_previous, also=note)
+
+    done = run(call, work)
     kept = "is honoured no more" if done.revoked else f"is honoured until {shapes.moment(done.verify_until)}"
     human = f"Key {done.key.kid} makes new ones of {purpose.value}; key {done.previous} {kept}."
     call.output.result(shapes.rotation(done), essential="kid", human=human)

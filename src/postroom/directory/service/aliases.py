@@ -8,6 +8,7 @@ from typing import Final
 
 import asyncpg
 
+from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.models import Tenant, TenantStatus
 from postroom.accounts.names import NameClass
 from postroom.accounts.store import tenants as tenant_store
@@ -45,7 +46,9 @@ class Aliases:
         self._platform_domain = platform_domain
         self._changed = changed
 
-    async def create(self, tenant_id: int, address: str, target: str, *, then: Then | None = None) -> Alias:
+    async def create(
+        self, tenant_id: int, address: str, target: str, *, by: Actor = HOST, then: Then | None = None
+    ) -> Alias:
         """An alias that counts at once. `target` is an address, here or elsewhere, or a bare local part, which means
         the alias's own domain. On the platform domain the address ends with the tenant's suffix, as its people's do.
         `then` is called inside the transaction.
@@ -74,6 +77,7 @@ class Aliases:
                 await aliases.insert(conn, tenant_id, public_id, name, domain, goal, self._clock.now())
                 made = await aliases.get(conn, tenant_id, public_id)
                 assert made is not None
+                await self._note(conn, "alias.create", tenant_id, public_id, by)
                 if then is not None:
                     await then(conn, made)
         except asyncpg.UniqueViolationError:
@@ -100,13 +104,17 @@ class Aliases:
         async with self._db.acquire() as conn:
             return await aliases.page(conn, tenant_id, limit=min(max(limit, 1), MAX_PAGE), after=after)
 
-    async def delete(self, tenant_id: int, public_id: str) -> None:
+    async def delete(self, tenant_id: int, public_id: str, *, by: Actor = HOST) -> None:
         """From now on the address is unknown, and may be made anew. Raises `address_not_found`."""
         async with self._db.transaction() as conn:
             address = await aliases.delete(conn, tenant_id, public_id)
-        if address is None:
-            raise PostroomError("address_not_found")
+            if address is None:
+                raise PostroomError("address_not_found")
+            await self._note(conn, "alias.delete", tenant_id, public_id, by)
         self._changed(address)
+
+    async def _note(self, conn: Connection, action: str, tenant_id: int, public_id: str, by: Actor) -> None:
+        await record(conn, self._ids, self._clock.now(), by, Entry(action, "alias", public_id, tenant_id))
 
     async def _domain(self, conn: Connection, tenant: Tenant, name: str) -> DomainRow:
         domain = await aliases.usable_domain(conn, tenant.id, name)

@@ -14,6 +14,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from postroom.accounts.audit import Entry, actor_of, record
 from postroom.accounts.models import PersonSession, Principal, PrincipalKind, Tenant
 from postroom.accounts.permissions import Level
 from postroom.accounts.rates import Bucket as RateBucket
@@ -88,7 +89,25 @@ class Guard:
             await incoming.load(self._services.max_body, required=rule.body_required)
         keys = await self._cursor_keys(request)
         calls.attach(incoming, calls.Call(self._services, rule, incoming, principal, tenant, identity, keys))
-        return await inner(incoming)
+        answer = await inner(incoming)
+        if rule.reads_mail and _is_noted(principal) and identity is not None:
+            await self._note_reading(rule, principal, incoming, identity)
+        return answer
+
+    async def _note_reading(self, rule: Rule, principal: Principal, request: Request, identity: Identity) -> None:
+        """Before a word of the mail leaves; nobody reads what cannot be noted. Raises `unavailable`."""
+        kind, target = "identity", identity.public_id
+        for name in ("attachment_id", "message_id", "thread_id"):
+            if name in request.path_params:
+                kind, target = name.removesuffix("_id"), request.path_params[name]
+                break
+        entry = Entry("mail.read", kind, target, identity.tenant_id, {"route": f"{rule.method} {rule.path}"})
+        by = actor_of(principal, exchange_of(request.scope).request_id)
+        try:
+            async with self._services.database.transaction() as conn:
+                await record(conn, self._services.ids, self._services.clock.now(), by, entry)
+        except Exception as error:
+            raise PostroomError("unavailable", retry_after=1) from error
 
     async def _cursor_keys(self, request: Request) -> CursorKeys | None:
         """For what may be a list; None when the key cannot be opened, which is no matter to what lists nothing."""
@@ -244,6 +263,10 @@ def _check_key(rule: Rule, request: Request) -> None:
         if not keys:
             raise PostroomError("idempotency_key_required")
         check_key(keys[0])
+
+
+def _is_noted(principal: Principal) -> bool:
+    return principal.kind is PrincipalKind.KEY and principal.level in (Level.PLATFORM, Level.PARTNER)
 
 
 def _own_bucket(principal: Principal) -> RateBucket:

@@ -108,6 +108,8 @@ class Rule:
     """Permissions needed in some cases only; documentation, the route itself asks for them."""
     while_read_only: bool = False
     """Whether others than the platform may call it while the switch `read_only` is on, though it changes something."""
+    reads_mail: bool = False
+    """Whether a success shows what is in mail, so that a platform's or a partner's key is noted (A2, TB2)."""
     in_sdk: bool = True
     """Whether the Python client has a method for it."""
     errors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

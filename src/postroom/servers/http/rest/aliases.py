@@ -18,7 +18,7 @@ from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
-from postroom.servers.http.call import CurrentCall
+from postroom.servers.http.call import CurrentCall, actor
 from postroom.servers.http.rest import schemas
 from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
@@ -51,9 +51,9 @@ class _Routes:
         call: CurrentCall,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        tenant = call.the_tenant
+        tenant, by = call.the_tenant, actor(call)
         if idempotency_key is None:
-            return JsonAnswer(alias(await self._aliases.create(tenant.id, body.address, body.target)), 201)
+            return JsonAnswer(alias(await self._aliases.create(tenant.id, body.address, body.target, by=by)), 201)
         assert isinstance(call.request, JsonRequest)
         method, path = call.rule.method, call.request.url.path
         request = idempotency.Request(
@@ -74,7 +74,7 @@ class _Routes:
             await idempotency.complete(conn, claim, 201, alias(made), reference=None)
 
         try:
-            made = await self._aliases.create(tenant.id, body.address, body.target, then=record)
+            made = await self._aliases.create(tenant.id, body.address, body.target, by=by, then=record)
         except PostroomError:
             # A refusal changed nothing: the key is free for a corrected request.
             async with database.transaction() as conn:
@@ -98,7 +98,7 @@ class _Routes:
         return JsonAnswer(alias(await self._aliases.get(call.the_tenant.id, alias_id)))
 
     async def delete(self, tenant_id: fields.TenantId, alias_id: fields.AliasId, call: CurrentCall) -> Response:
-        await self._aliases.delete(call.the_tenant.id, alias_id)
+        await self._aliases.delete(call.the_tenant.id, alias_id, by=actor(call))
         return Response(status_code=204)
 
 

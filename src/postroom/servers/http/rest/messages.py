@@ -154,6 +154,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             "GET",
             "/v1/identities/{identity_id}/messages",
             "listMessages",
+            reads_mail=True,
             conditional=_REVIEW,
             errors={
                 400: ("invalid_request",),
@@ -171,6 +172,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             "GET",
             "/v1/identities/{identity_id}/messages/{message_id}",
             "getMessage",
+            reads_mail=True,
             conditional=_REVIEW,
             errors={400: ("invalid_request",), 404: ("identity_not_found", "message_not_found")},
             **reading,

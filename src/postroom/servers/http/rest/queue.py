@@ -23,7 +23,7 @@ from postroom.outbound.queue import BYTES_GONE, NOT_FOUND, AttemptLog, MailQueue
 from postroom.outbound.rules import Action
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
-from postroom.servers.http.call import Call, CurrentCall
+from postroom.servers.http.call import Call, CurrentCall, actor
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
@@ -107,7 +107,7 @@ class _Routes:
     async def _act(self, call: Call, action: Action, delivery_id: int, key: str | None) -> Response:
         """Once for a key, whose record names the delivery, which is read again for the answer."""
         if key is None:
-            await self._do(action, delivery_id)
+            await self._do(call, action, delivery_id)
             return await self._answer(delivery_id)
         method, path = call.rule.method, call.request.url.path
         request = idempotency.Request(
@@ -122,7 +122,7 @@ class _Routes:
         if isinstance(begun, idempotency.Replay):
             return await self._answer(delivery_id, {"Idempotent-Replayed": "true"})
         try:
-            await self._do(action, delivery_id)
+            await self._do(call, action, delivery_id)
         except PostroomError:
             async with database.transaction() as conn:
                 await idempotency.abandon(conn, begun)
@@ -133,9 +133,9 @@ class _Routes:
             await idempotency.complete(conn, begun, 200, {"$ref": {"queue_id": delivery_id}}, reference=None)
         return await self._answer(delivery_id)
 
-    async def _do(self, action: Action, delivery_id: int) -> None:
+    async def _do(self, call: Call, action: Action, delivery_id: int) -> None:
         """Raises PostroomError when it was not done."""
-        (done,) = await self._queue.act(action, [delivery_id])
+        (done,) = await self._queue.act(action, [delivery_id], by=actor(call))
         if done.refused is None:
             return
         if done.refused == NOT_FOUND:

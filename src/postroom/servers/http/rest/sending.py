@@ -22,7 +22,7 @@ from postroom.outbound.submit import Sending
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.bodies import JsonRequest
-from postroom.servers.http.call import Call, CurrentCall
+from postroom.servers.http.call import Call, CurrentCall, actor
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.rest import schemas
@@ -320,7 +320,7 @@ class _Routes:
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
         async def run(then: Then | None) -> None:
-            await self._closing.cancel(call.mailbox, message_id, then=then)
+            await self._closing.cancel(call.mailbox, message_id, then=then, by=actor(call))
 
         return await self._once(call, message_id, idempotency_key, None, run)
 
@@ -333,7 +333,8 @@ class _Routes:
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
         async def run(then: Then | None) -> None:
-            await self._closing.resolve(call.mailbox, message_id, Resolution(body.outcome), then=then)
+            outcome = Resolution(body.outcome)
+            await self._closing.resolve(call.mailbox, message_id, outcome, then=then, by=actor(call))
 
         assert isinstance(call.request, JsonRequest)
         return await self._once(call, message_id, idempotency_key, call.request.parsed, run)

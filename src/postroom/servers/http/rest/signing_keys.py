@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from postroom.accounts import idempotency
 from postroom.accounts.permissions import Level, Permission
-from postroom.accounts.signing_keys import Purpose, Rotation, SigningKeys
+from postroom.accounts.signing_keys import Purpose, Rotation, SigningKeys, noted
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
 from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
-from postroom.servers.http.call import CurrentCall
+from postroom.servers.http.call import CurrentCall, actor
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.rest import schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
@@ -47,8 +47,9 @@ class _Routes:
         if purpose not in tuple(Purpose):
             raise invalid("purpose", f"must be one of {', '.join(Purpose)}")
         wanted, revoke = Purpose(purpose), query.revoke_previous
+        note = noted(self._services.ids, self._services.clock, actor(call))
         if idempotency_key is None:
-            return JsonAnswer(rotation(await self._keys.rotate(wanted, revoke_previous=revoke)))
+            return JsonAnswer(rotation(await self._keys.rotate(wanted, revoke_previous=revoke, also=note)))
         method, path = call.rule.method, call.request.url.path
         request = idempotency.Request(
             slot=idempotency.Slot(DEPLOYMENT, call.principal.public_id, idempotency.check_key(idempotency_key)),
@@ -63,6 +64,7 @@ class _Routes:
         claim = begun
 
         async def record(conn: Connection, done: Rotation) -> None:
+            await note(conn, done)
             # With the rotation: whoever comes again after a crash rotates once.
             await idempotency.complete(conn, claim, 200, rotation(done), reference=None)
 

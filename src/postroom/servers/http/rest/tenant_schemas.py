@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from postroom.servers.http import fields
 from postroom.servers.http.fields import NotNull
@@ -346,11 +355,12 @@ class TenantUpdateRequest(_Changes):
     status: Annotated[Literal["active", "suspended"] | None, NotNull()] = None
     sending_paused: Annotated[StrictBool | None, NotNull(), Field(json_schema_extra={"const": False})] = None
 
-    @model_validator(mode="after")
-    def _only_lifted(self) -> TenantUpdateRequest:
-        if self.sending_paused:
-            raise ValueError("sending_paused can only be false: nobody pauses sending by hand")
-        return self
+    @field_validator("sending_paused")
+    @classmethod
+    def _only_lifted(cls, paused: bool | None) -> bool | None:
+        if paused:
+            raise ValueError("can only be false: nobody pauses sending by hand")
+        return paused
 
 
 MaxTenants = Annotated[StrictInt, Field(ge=0)]

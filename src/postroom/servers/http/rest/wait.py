@@ -132,6 +132,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             "GET",
             "/v1/identities/{identity_id}/wait",
             "waitForMessage",
+            reads_mail=True,
             errors={400: ("invalid_request",), 403: ("policy_denied",), 404: ("identity_not_found",)},
             **reading_rule("Search", Permission.SEARCH_READ),
         ),
