@@ -153,6 +153,14 @@ def test_commands_that_read_make_nothing(bare: Cli) -> None:
     assert not bare.data_dir.exists()
 
 
+def test_who_begins_a_deployment_is_told(bare: Cli) -> None:
+    """A directory that was not named, or not found, would be a second one without anybody noticing."""
+    first = bare("tenant", "create", "one", "--default")
+    assert first.code == 0
+    assert first.err == f"There was no Postroom in {bare.data_dir}: a new one begins there.\n"
+    assert bare("tenant", "create", "two").err == ""
+
+
 def test_a_fault_is_no_traceback(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroom.cli.commands.version.packaged_migrations", lambda: [][0])
     result = bare("version", "--json")
@@ -167,6 +175,24 @@ def test_an_interruption_is_130(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("postroom.cli.commands.version.packaged_migrations", interrupt)
     assert bare("version").code == 130
+
+
+@pytest.mark.covers("cli-config-ops:A5")
+@pytest.mark.parametrize(("command", "code"), [("tenant", 130), ("serve", 0)])
+def test_an_interruption_while_a_class_is_made_is_one(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch, command: str, code: int
+) -> None:
+    """Imports are where a start spends its time, and before Python 3.12 such a class raises RuntimeError instead."""
+
+    class Interrupting:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise program.Interrupted
+
+    def importing(*arguments: object, **more: object) -> None:
+        type("Made", (), {"field": Interrupting()})
+
+    monkeypatch.setattr(program.typer.main, "get_command", lambda app: importing)
+    assert program.run([command, "--quiet"]) == code
 
 
 def test_the_data_directory_named_is_found_for_the_log() -> None:

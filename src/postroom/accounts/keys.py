@@ -160,7 +160,7 @@ def check_reach(
 def check_role(role: MemberRole, permissions: frozenset[Permission]) -> None:
     """Raises `key_scope_exceeded` for permissions that the person behind a new key lacks (A3.7)."""
     if not permissions <= ROOM_OF_ROLE[role]:
-        raise PostroomError("key_scope_exceeded")
+        raise PostroomError("key_scope_exceeded", message="The person behind the key may not do all of that.")
 
 
 def grantable(caller: Principal) -> frozenset[Permission]:

@@ -38,12 +38,12 @@ _ACCESS: Final = (
     _no(401, "key_expired", "This API key has expired.", "Create or rotate to a new key and use that."),
     _no(401, "key_revoked", "This API key has been revoked.", "Use another key, or ask its owner for a new one."),
     _no(401, "invalid_credentials", "The sign-in was not accepted.", "Check the address and password, then try again."),
-    _no(401, "totp_required", "A second factor is needed.", "Repeat the sign-in with a current code in `totp`."),
+    _no(401, "totp_required", "A second factor is needed.", "Repeat the request with a current code in `totp`."),
     _no(
         403,
         "permission_denied",
         "The credentials lack a permission for this.",
-        "Use a key with the permissions listed in `details.required`, or ask a person to do it.",
+        "Use a key with what `details.required` lists, see `details.reason`, or ask a person to do it.",
     ),
     _no(
         403,

@@ -134,7 +134,8 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit:
         # So typer ends, and only so, when it was itself that found nobody reading.
         return Exit.OK
-    except BaseException as error:  # noqa: BLE001 - the last place: nothing may pass it as a traceback
+    except BaseException as raised:  # noqa: BLE001 - the last place: nothing may pass it as a traceback
+        error = _interrupted(raised)
         if argv[:1] == ["serve"] and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             # A server that is told to stop before it is up ends as every other that is told to stop.
             return Exit.OK
@@ -148,6 +149,18 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """SIGTERM ends a command as Ctrl-C does: what it started is stopped. Servers install handlers of their own."""
     interruption.note()
     raise Interrupted
+
+
+def _interrupted(error: BaseException) -> BaseException:
+    """The interruption that `error` only wraps, else `error`. What is raised while a class is made (`__set_name__`, of
+    dataclasses and enumerations) becomes a RuntimeError before Python 3.12: imports are where a start spends its time.
+    """
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, Interrupted):
+            return inner
+        inner = inner.__cause__
+    return error
 
 
 def _data_dir(argv: Sequence[str]) -> Path | None:

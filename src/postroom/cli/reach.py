@@ -189,10 +189,15 @@ def _is_private(directory: Path) -> bool:
 
 
 def run(invocation: Invocation, work: Callable[[Core], Awaitable[T]], *, create: bool = False) -> T:
-    """Run *work* on the deployment's core, to its end. With *create* a deployment that is not there yet is made."""
+    """Run *work* on the deployment's core, to its end. With *create* a deployment that is not there yet is made, and
+    whoever meant another one is told where.
+    """
+    settings = invocation.settings()
+    if create and not is_set_up(settings):
+        invocation.output.note(f"There was no Postroom in {settings.server.data_dir}: a new one begins there.")
 
     async def inner() -> T:
-        async with core_for(invocation.settings(), invocation.environ, create=create) as core:
+        async with core_for(settings, invocation.environ, create=create) as core:
             return await work(core)
 
     return asyncio.run(inner())

@@ -64,7 +64,7 @@ def promote(
     """
     check_days("retire_previous_after_days", days)
     if address.role is AddressRole.PRIMARY:
-        raise PostroomError("address_is_primary")
+        raise PostroomError("address_is_primary", message="The address is the primary one already.")
     if not address.status.receives or not ready:
         raise PostroomError("domain_not_ready")
     previous = identity.primary

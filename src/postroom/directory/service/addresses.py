@@ -194,6 +194,8 @@ class Addresses:
         retiring = [one for one in identity.addresses if one.status is AddressStatus.RETIRING]
         platform = [one for one in identity.addresses if one.is_platform]
         goal = max(retiring, key=lambda one: (one.retire_at or one.created_at, one.id)) if retiring else platform[0]
+        if goal.role is AddressRole.PRIMARY:
+            raise PostroomError("address_is_primary", message="There is no earlier primary address to go back to.")
         return await self.promote(scope, identity_id, goal.public_id, by=by)
 
     async def retire(
