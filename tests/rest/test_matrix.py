@@ -7,12 +7,13 @@ who may call it does not succeed with the least body that its schema asks for (`
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from unittest.mock import MagicMock
 from urllib.parse import quote
 
+import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
@@ -53,6 +54,8 @@ class Site:
     here: House
     far: House
     partner: dict[str, str] | None = None
+    statements: list[int] = field(default_factory=lambda: [0])
+    """How many were made since the beginning."""
 
     @property
     def client(self) -> httpx.AsyncClient:
@@ -85,6 +88,14 @@ class Site:
         agree(self.street.document, rule, answer)
         return answer
 
+    async def counted(
+        self, rule: Rule, headers: dict[str, str], place: dict[str, str], house: House
+    ) -> tuple[httpx.Response, int]:
+        """The answer, and how many statements it took."""
+        before = self.statements[0]
+        answer = await self.call(rule, headers, place, house)
+        return answer, self.statements[0] - before
+
     async def print(self) -> dict[str, tuple[int, int]]:
         """Table → how many rows, and what they are."""
         async with self.street.lobby.world.db.acquire() as conn:
@@ -111,7 +122,20 @@ async def site(
         street = Street(lobby)
         made = Site(street, await street.house(), await street.house())
         made.partner = await _partner(street)
-        yield made
+        with pytest.MonkeyPatch.context() as patch:
+            for method in ("_do_execute", "execute"):
+                patch.setattr(
+                    asyncpg.Connection, method, _counting(getattr(asyncpg.Connection, method), made.statements)
+                )
+            yield made
+
+
+def _counting(method: Any, count: list[int]) -> Any:
+    async def counting(*arguments: Any, **more: Any) -> Any:
+        count[0] += 1
+        return await method(*arguments, **more)
+
+    return counting
 
 
 async def _partner(street: Street) -> dict[str, str]:
@@ -297,14 +321,17 @@ async def _refusals(
         is_owner = depth == 0 and rule.reach not in (Reach.PERSON, Reach.ANY_KEY, Reach.TENANT_FILTER)
         if depth and refusal(rule, who, own=who in HERE | {Who.SIBLING}, there=True) is not None:
             continue
-        missing = await site.call(rule, headers, nowhere | outer, site.here)
+        if not depth:
+            # What is noted at the first request of a minute is not counted.
+            await site.call(rule, headers, nowhere, site.here)
+        missing, took = await site.counted(rule, headers, nowhere | outer, site.here)
         expected = refusal(rule, who, own=depth > 0 and who in HERE | {Who.SIBLING}, there=False) if is_owner else None
         if not rule.is_public:
             check(missing, expected or (NOT_FOUND if _passes(rule, who) else _before_scope(rule, who, False)), what)
         for thing, theirs, mine in _things(who, own, far, is_owner):
             if is_owner and refusal(rule, who, own=mine, there=True) is None:
                 continue
-            answer = await site.call(rule, headers, theirs | outer, site.here)
+            answer, takes = await site.counted(rule, headers, theirs | outer, site.here)
             if is_owner:
                 check(answer, refusal(rule, who, own=mine, there=True), f"{what}, {thing}")
             elif who in EVERYWHERE and _passes(rule, who):
@@ -313,6 +340,7 @@ async def _refusals(
                 continue
             if _same(rule, who, mine):
                 assert plain(answer) == plain(missing), f"{what}, {thing} and missing"
+                assert takes == took, f"{what}, {thing} and missing: statements"
     if not found and not rule.is_public:
         expected = refusal(rule, who, own=who in HERE | {Who.SIBLING}, there=True)
         if expected is not None:

@@ -59,7 +59,9 @@ async def test_who_may(world: World) -> None:
     for headers in (world.key, await world.new_key(Level.PLATFORM, ["audit:read"])):
         response = await world.post(at("thread"), headers=headers)
         assert (response.status_code, code(response)) == (403, "permission_denied")
-    for purpose in ("web_bot_auth", "Thread", "%00", "thread%0a"):
+    off = await world.post(at("web_bot_auth"), headers=world.platform)
+    assert (off.status_code, code(off)) == (422, "web_bot_auth_disabled")
+    for purpose in ("Thread", "%00", "thread%0a"):
         response = await world.post(at(purpose), headers=world.platform)
         assert (response.status_code, code(response)) == (400, "invalid_request")
     wrong = await world.post(at("thread"), headers=world.platform, revoke_previous="perhaps")

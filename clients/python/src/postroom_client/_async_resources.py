@@ -1304,7 +1304,7 @@ class AsyncPlatform:
 
     async def rotate_signing_key(
         self,
-        purpose: Literal["thread", "bounce", "forward", "link", "cursor"],
+        purpose: Literal["thread", "bounce", "forward", "link", "cursor", "web_bot_auth"],
         *,
         idempotency_key: str | None = None,
         revoke_previous: bool | None = None,
@@ -1312,7 +1312,7 @@ class AsyncPlatform:
     ) -> models.SigningKeyRotation:
         """Make the next signing key of a purpose.
 
-        `POST /v1/platform/keys/{purpose}/rotate`; wants `platform:ops`.
+        `POST /v1/platform/keys/{purpose}/rotate`; wants `platform:ops`. May say `web_bot_auth_disabled`.
         """
         return await self._caller.call(
             operations.ROTATE_SIGNING_KEY,

@@ -1266,7 +1266,7 @@ class Platform:
 
     def rotate_signing_key(
         self,
-        purpose: Literal["thread", "bounce", "forward", "link", "cursor"],
+        purpose: Literal["thread", "bounce", "forward", "link", "cursor", "web_bot_auth"],
         *,
         idempotency_key: str | None = None,
         revoke_previous: bool | None = None,
@@ -1274,7 +1274,7 @@ class Platform:
     ) -> models.SigningKeyRotation:
         """Make the next signing key of a purpose.
 
-        `POST /v1/platform/keys/{purpose}/rotate`; wants `platform:ops`.
+        `POST /v1/platform/keys/{purpose}/rotate`; wants `platform:ops`. May say `web_bot_auth_disabled`.
         """
         return self._caller.call(
             operations.ROTATE_SIGNING_KEY,

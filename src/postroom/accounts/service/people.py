@@ -34,6 +34,8 @@ from postroom.db import Connection, Database
 MAX_DISPLAY_NAME: Final = 78
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
+_NOBODY: Final = 0
+"""No row has this key."""
 
 # The outer form only: whether mail arrives there is shown by mail that arrives there.
 _CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
@@ -362,8 +364,8 @@ class People:
         A statement that only waits for their row does not look anew at what others wrote elsewhere.
         """
         person = await store.get(conn, person_id, None)
-        if person is not None:
-            await store.lock(conn, person.id)
+        # For one who is not there, too: as many statements tell nothing.
+        await store.lock(conn, _NOBODY if person is None else person.id)
 
     async def _find(self, conn: Connection, person_id: str, tenant_id: int, by_operator: bool) -> Person | None:
         if by_operator:

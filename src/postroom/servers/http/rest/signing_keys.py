@@ -24,7 +24,10 @@ from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
 
-PurposeInPath = Annotated[str, WithJsonSchema({"type": "string", "enum": [one.value for one in Purpose]})]
+WEB_BOT_AUTH: Final = "web_bot_auth"
+WEB_BOT_AUTH_OFF: Final = "web_bot_auth_disabled"
+PURPOSES: Final = [*(one.value for one in Purpose), WEB_BOT_AUTH]
+PurposeInPath = Annotated[str, WithJsonSchema({"type": "string", "enum": PURPOSES})]
 PATH: Final = "/v1/platform/keys/{purpose}/rotate"
 
 
@@ -44,6 +47,8 @@ class _Routes:
         call: CurrentCall,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
+        if purpose == WEB_BOT_AUTH:
+            raise PostroomError(WEB_BOT_AUTH_OFF)
         if purpose not in tuple(Purpose):
             raise invalid("purpose", f"must be one of {', '.join(Purpose)}")
         wanted, revoke = Purpose(purpose), query.revoke_previous
@@ -102,7 +107,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             levels=frozenset({Level.PLATFORM}),
             bucket=Bucket.API,
             idempotency=Idempotency.OPTIONAL,
-            errors={400: ("invalid_request",)},
+            errors={400: ("invalid_request",), 422: (WEB_BOT_AUTH_OFF,)},
         ),
         _Routes(services, services.signing_keys).rotate,
         summary="Make the next signing key of a purpose",
