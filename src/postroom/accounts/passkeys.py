@@ -20,7 +20,7 @@ MAX_CREDENTIAL_ID: Final = 1023
 """Octets (§7.1 step 25)."""
 MAX_CLIENT_DATA: Final = 4096
 MAX_ATTESTATION: Final = 4096
-"""Octets: without a statement they have a few hundred, and taking apart as many costs a millisecond at worst."""
+"""Octets: without a statement they have a few hundred."""
 MAX_AUTHENTICATOR_DATA: Final = 2048
 MAX_SIGNATURE: Final = 1024
 """Octets; RSA with 4096 bits has 512."""
