@@ -243,7 +243,7 @@ async def open_core(
             ),
             app_passwords=AppPasswords(database, ids, clock, pepper, random, signed_out, scram=scram),
             scram=scram,
-            passkeys=Passkeys(database, ids, clock, relying_party(settings), random=random),
+            passkeys=Passkeys(database, ids, clock, relying_party(settings), pepper, random=random),
             sessions=Sessions(database, ids, clock, pepper, random, signed_out),
             keys=Keys(database, ids, clock, pepper, random, signed_out),
             signing_keys=signing_keys,

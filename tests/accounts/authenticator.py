@@ -25,7 +25,7 @@ from postroom.accounts.passkeys import Assertion, Registration, RelyingParty
 ORIGIN: Final = "https://api.example"
 PARTY: Final = RelyingParty("api.example", "Postroom (agents.example)", frozenset({ORIGIN}))
 ES256, EDDSA, RS256 = -7, -8, -257
-UP, UV, BE, BS, AT = 0x01, 0x04, 0x08, 0x10, 0x40
+UP, UV, BE, BS, AT, ED = 0x01, 0x04, 0x08, 0x10, 0x40, 0x80
 SYNCED: Final = UP | UV | BE | BS
 BOUND: Final = UP | UV
 

@@ -95,7 +95,7 @@ class House:
         self.two_step = TwoStep(*basis, MASTER, PEPPER, throttle, issuer="Postroom", changed=hint)
         self.app_passwords = AppPasswords(*basis, PEPPER, changed=hint, scram=self.scram)
         self.sessions = Sessions(*basis, PEPPER, changed=hint)
-        self.passkeys = Passkeys(*basis, PARTY)
+        self.passkeys = Passkeys(*basis, PARTY, PEPPER)
         self.entrance = Entrance(
             *(self.db, self.clock, self.passwords, self.two_step, self.sessions, throttle, PEPPER, self.passkeys)
         )

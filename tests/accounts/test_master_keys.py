@@ -109,6 +109,29 @@ async def test_what_no_key_opens_stays_as_it_is_and_stops_nothing(
     assert (await reseal.standing(db))["signing_keys.sealed"] == {kid_of(B): 2, kid_of(C): 1}
 
 
+@pytest.mark.covers("security-privacy:A6.3")
+@pytest.mark.parametrize("page", [1, 2, 100])
+@pytest.mark.parametrize("column", REGISTRY, ids=lambda one: one.name)
+async def test_each_value_is_opened_once_and_broken_ones_are_told(
+    db: Database, monkeypatch: pytest.MonkeyPatch, page: int, column: SealedColumn
+) -> None:
+    """In every column, and wherever it was cut off or changed; what is only under another key is not among them."""
+    monkeypatch.setattr(reseal, "PAGE", page)
+    ring, lost = Keyring(b"m" * 32), Keyring(b"l" * 32)
+    await fill(db, ring)
+    for cut in (0, 3, 21, 22, 40, -1):
+
+        def seal(where: SealedColumn, value: bytes, *row: object, cut: int = cut) -> bytes:
+            return ring.seal(where, value, *row)[:cut]
+
+        await fill(db, ring, seal=seal, only=column)
+        found = [one async for one in reseal.look(db, ring)]
+        assert sum(one.values for one in found) == len(VALUES)
+        assert {one.column: one.broken for one in found if one.broken} == {column: 1}, cut
+    await fill(db, lost, only=column)
+    assert not any([one.broken async for one in reseal.look(db, ring)])
+
+
 @pytest.mark.parametrize("column", REGISTRY, ids=lambda column: column.name)
 async def test_whoever_writes_meanwhile_wins(
     db: Database, monkeypatch: pytest.MonkeyPatch, column: SealedColumn

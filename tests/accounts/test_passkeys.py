@@ -11,20 +11,22 @@ import pytest
 
 from postroom.accounts.audit import HOST
 from postroom.accounts.models import Person, PersonSession
-from postroom.accounts.passkeys import challenge_hash
-from postroom.accounts.service import passkeys as service
+from postroom.accounts.passkeys import challenge_hash, from_text, to_text
 from postroom.accounts.service.passkeys import MAX_PASSKEYS, PasskeyRefusedError, Passkeys
 from postroom.accounts.service.sessions import Origin
 from postroom.accounts.store import passkeys as store
 from postroom.accounts.store import sessions as session_store
 from tests.accounts.authenticator import PARTY, Authenticator, assertion, registration
+from tests.accounts.conftest import PEPPER
 from tests.accounts.home import HERE, Home
 from tests.accounts.test_people import code_of
 
 
-async def registered(home: Home, person: Person | None = None) -> tuple[Authenticator, str]:
+async def registered(
+    home: Home, person: Person | None = None, authenticator: Authenticator | None = None
+) -> tuple[Authenticator, str]:
     person, passkeys = person or home.person, home.house.passkeys
-    authenticator = Authenticator()
+    authenticator = authenticator or Authenticator()
     options = await passkeys.ask_to_register(person, 0)
     made = await passkeys.register(person, "Laptop", registration(authenticator.create(options.public_key)), HOST)
     return authenticator, made.public_id
@@ -146,26 +148,72 @@ async def test_other_peoples_passkeys_are_not_there(home: Home) -> None:
     assert [one.public_id for one in await passkeys.page(home.person.id)] == [name]
 
 
+async def rows(home: Home) -> list[int]:
+    tables = ("passkey_challenges", "passkey_answers")
+    async with home.house.db.acquire() as conn:
+        return [await conn.fetchval(f"SELECT count(*) FROM {table}") for table in tables]  # names of ours
+
+
 @pytest.mark.covers("NFR-SEC-1")
-async def test_strangers_do_not_fill_the_table(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "SLOTS", 4)
+async def test_strangers_fill_nothing(home: Home) -> None:
+    """However many ask from however many networks: whoever has a passkey signs in, and what was asked first counts."""
     house, clock = home.house, home.house.clock
     authenticator, _ = await registered(home)
     first = (await house.passkeys.ask_to_sign_in()).public_key
-    codes = [await code_of(house.passkeys.ask_to_sign_in()) for _ in range(60)]
-    assert codes[-1] == "unavailable"
-    async with house.db.acquire() as conn:
-        assert await conn.fetchval("SELECT count(*) FROM passkey_challenges WHERE slot IS NOT NULL") == 4
-    # Whoever had one keeps it, and when they are over there is room again.
+    asked = [(await house.passkeys.ask_to_sign_in()).public_key["challenge"] for _ in range(500)]
+    assert len(set(asked)) == 500
+    stranger = Authenticator(handle=b"x")
+    for challenge in asked[:50]:
+        with pytest.raises(PasskeyRefusedError):
+            await house.passkeys.prove(assertion(stranger.get({"challenge": challenge})))
+    assert await rows(home) == [0, 0], "wrong ones neither"
     await house.entrance.sign_in_by_passkey(assertion(authenticator.get(first)), Origin(HERE))
+    assert await rows(home) == [0, 1]
     clock.advance(300)
-    assert await code_of(enter(home, authenticator)) is None
+    await house.passkeys.prune()
+    assert await rows(home) == [0, 1], "the clock of another process may be behind"
+    clock.advance(300)
+    await house.passkeys.prune()
+    assert await rows(home) == [0, 0]
+    with pytest.raises(PasskeyRefusedError):
+        await house.passkeys.prove(assertion(authenticator.get(first)))
+
+
+@pytest.mark.covers("decisions:C5", "NFR-SEC-1")
+async def test_challenges_that_are_not_ours(home: Home) -> None:
+    """Nobody makes one, nor makes one last: whatever octet of it is another, and of whatever length it is."""
+    house = home.house
+    authenticator, _ = await registered(home)
+    right = (await house.passkeys.ask_to_sign_in()).public_key["challenge"]
+    octets = from_text(right)
+    elsewhere = Passkeys(house.db, house.ids, house.clock, PARTY, b"another pepper, of 32 octets too")
+    wrong = [bytes([*octets[:at], octets[at] ^ 1, *octets[at + 1 :]]) for at in range(len(octets))]
+    wrong += [octets[:-1], octets + b"x", octets[1:], b"", b"x" * 32, octets[:40]]
+    wrong.append(from_text((await elsewhere.ask_to_sign_in()).public_key["challenge"]))
+    for challenge in wrong:
+        with pytest.raises(PasskeyRefusedError):
+            await house.passkeys.prove(assertion(authenticator.get({"challenge": to_text(challenge)})))
+    assert await rows(home) == [0, 0]
+    await house.passkeys.prove(assertion(authenticator.get({"challenge": right})))
+
+
+@pytest.mark.covers("decisions:C5")
+async def test_an_answer_that_comes_twice_is_no_copied_passkey(home: Home) -> None:
+    """It is refused, and nothing of a counter that went back is written down, nor counted for the account."""
+    house = home.house
+    authenticator, _ = await registered(home, authenticator=Authenticator(counter=1, counts=True))
+    answer = assertion(authenticator.get((await house.passkeys.ask_to_sign_in()).public_key))
+    await house.passkeys.prove(answer)
+    with pytest.raises(PasskeyRefusedError) as refused:
+        await house.passkeys.prove(answer)
+    assert refused.value.person is None
+    assert "passkey.counter_went_back" not in await home.audited()
 
 
 async def test_nodes_share_challenges(home: Home) -> None:
     """What one process asked another is answered."""
     house = home.house
-    there = Passkeys(house.db, house.ids, house.clock, PARTY)
+    there = Passkeys(house.db, house.ids, house.clock, PARTY, PEPPER)
     authenticator = Authenticator()
     options = await house.passkeys.ask_to_register(home.person, 0)
     await there.register(home.person, "x", registration(authenticator.create(options.public_key)), HOST)

@@ -29,9 +29,11 @@ from postroom.accounts.passkeys import (
 )
 from postroom.accounts.webauthn import Ceremonies
 from tests.accounts.authenticator import (
+    AT,
     BE,
     BOUND,
     BS,
+    ED,
     EDDSA,
     ES256,
     ORIGIN,
@@ -140,6 +142,10 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     "pages": {"client": {"origin": [ORIGIN]}},
     "within another page": {"client": {"crossOrigin": True}},
     "somehow within a page": {"client": {"crossOrigin": "no"}},
+    "below a page of others": {"client": {"crossOrigin": True, "topOrigin": "https://evil.example"}},
+    "below a page, it says": {"client": {"topOrigin": "https://evil.example"}},
+    "below our page": {"client": {"topOrigin": ORIGIN}},
+    "below no page": {"client": {"topOrigin": None}},
     "another challenge": {"client": {"challenge": to_text(OTHER)}},
     "no challenge": {"client": {"challenge": ""}},
     "a number": {"client": {"challenge": 7}},
@@ -318,6 +324,48 @@ def test_client_data_that_is_none(client_data: bytes) -> None:
 @pytest.mark.parametrize("attestation", [b"", b"\x81" * 4096, b"\x9b" + b"\xff" * 8, b"\xa1\xf5", b"\xbf", b"\xa0"])
 def test_attestations_that_are_none(attestation: bytes) -> None:
     refused_to_register(replace(registration(Authenticator().create(asked_to_create())), attestation=attestation))
+
+
+def _deep() -> dict[str, Registration | Assertion]:
+    """What nests, everywhere where there is CBOR: whole, in the key that was made, behind it, in an assertion."""
+    found: dict[str, Registration | Assertion] = {}
+    _, created, shown = right()
+    whole: Any = cbor.decode(created.attestation)
+    data: bytes = whole["authData"]
+    key = data[: 55 + len(created.credential_id)]
+    extended = bytes([data[32] | ED])
+    for name, junk in (("maps", b"\xa1" * 1900), ("lists", b"\x81" * 1900), ("values", b"\xa1\x01" * 950)):
+        found[f"{name} alone"] = replace(created, attestation=junk * 2)
+        inside = {
+            "as statement": whole | {"attStmt": "JUNK"},
+            "as key": whole | {"authData": key + junk},
+            "as extension": whole | {"authData": data[:32] + extended + data[33:] + junk},
+            "nothing made": whole | {"authData": data[:32] + bytes([BOUND | ED]) + data[33:37] + junk},
+        }
+        for where, value in inside.items():
+            octets = cbor.encode(value).replace(cbor.encode("JUNK"), junk)
+            found[f"{name} {where}"] = replace(created, attestation=octets)
+        short = shown.authenticator_data
+        found[f"{name} shown"] = replace(
+            shown, authenticator_data=short[:32] + bytes([short[32] | ED]) + short[33:] + junk
+        )
+        made_too = short[:32] + bytes([short[32] | AT]) + short[33:] + bytes(18) + junk
+        found[f"{name} shown as made"] = replace(shown, authenticator_data=made_too)
+    return found
+
+
+@pytest.mark.covers("NFR-SEC-1")
+@pytest.mark.parametrize("what", _deep())
+def test_the_library_goes_down_into_nothing_deep(what: str) -> None:
+    """It would, a thousand calls far, and take up to 30 ms of the loop for it."""
+    answer, known = _deep()[what], right()[0]
+    with pytest.raises(CeremonyError) as refused:
+        _ = (
+            SERVER.register(CHALLENGE, answer)
+            if isinstance(answer, Registration)
+            else SERVER.authenticate(CHALLENGE, answer, known)
+        )
+    assert refused.value.__cause__ is None, "nothing of the library's"
 
 
 @pytest.mark.parametrize(

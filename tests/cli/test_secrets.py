@@ -21,14 +21,17 @@ import pytest
 from postroom.accounts.service.master_keys import MasterKeys
 from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
+from postroom.base.sealed_columns import SCRAM_KEYS, TOTP_SECRET, SealedColumn
 from postroom.base.sealing import Keyring, kid_of
 from postroom.base.secrets import FILE_NAME, Secrets, load_secrets
+from postroom.cli import checks
 from postroom.cli.master_rotation import Plan, Rotation
 from postroom.db import Database
 from tests.accounts.sealed_rows import VALUES, fill, opened
 from tests.cli.driver import Cli, clean_environment
 
 T = TypeVar("T")
+DAMAGED = (TOTP_SECRET, SCRAM_KEYS)
 
 
 def on(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
@@ -318,6 +321,49 @@ def test_the_doctor(filled: Cli, database_url: str, monkeypatch: pytest.MonkeyPa
     lost = Keyring(b"l" * 32)
     on(database_url, lambda db: fill(db, lost, only=next(iter(VALUES))[0]))
     assert found() == ("fail", f"1 values are under master keys that are not here: {lost.active}")
+
+
+def damaged(db_url: str, held: Keyring, cut: int, column: SealedColumn) -> None:
+    """The first value of the column is cut off."""
+
+    def seal(where: SealedColumn, value: bytes, *row: object) -> bytes:
+        return held.seal(where, value, *row)[:cut]
+
+    on(db_url, lambda db: fill(db, held, seal=seal, only=column))
+
+
+@pytest.mark.covers("security-privacy:A6.3", "cli-config-ops:C9")
+@pytest.mark.parametrize("cut", [21, 22, 60, -1])
+def test_values_that_are_broken(filled: Cli, database_url: str, cut: int) -> None:
+    """What they begin with is as it should be: only opening each tells."""
+    assert filled.json("secrets", "status")["broken"] == []
+    held = ring(filled.data_dir)
+    first, second = DAMAGED
+    damaged(database_url, held, cut, first)
+    shown = filled.json("secrets", "status")
+    assert (shown["remaining"], shown["broken"]) == (0, [{"column": first.name, "values": 1}])
+    damaged(database_url, held, cut, second)
+    broken = sorted((one.name, 1) for one in (first, second))
+    assert [(one["column"], one["values"]) for one in filled.json("secrets", "status")["broken"]] == broken
+    document = json.loads(filled("doctor", "--check", "secrets", "--json").out)
+    (check,) = (one for one in document["checks"] if one["name"] == "secrets.sealed")
+    columns = ", ".join(f"{name}: {count}" for name, count in broken)
+    assert (check["status"], check["detail"]) == ("fail", f"2 values are broken, and open with no key ({columns})")
+    assert check["fix"]
+    # A value that is under a key that is not here is another matter, and told beside it.
+    lost = Keyring(b"l" * 32)
+    on(database_url, lambda db: fill(db, lost, only=second))
+    document = json.loads(filled("doctor", "--check", "secrets", "--json").out)
+    (check,) = (one for one in document["checks"] if one["name"] == "secrets.sealed")
+    assert lost.active in check["detail"]
+    assert f"1 values are broken, and open with no key ({first.name}: 1)" in check["detail"]
+
+
+def test_the_doctor_stops_in_time(filled: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LOOK", 0.0)
+    document = json.loads(filled("doctor", "--check", "secrets", "--json").out)
+    (check,) = (one for one in document["checks"] if one["name"] == "secrets.sealed")
+    assert (check["status"], check["detail"].split(" could")[0]) == ("warn", f"not all of {len(VALUES)} values")
 
 
 # -- a key that is not of this database --------------------------------------------------------------------------------

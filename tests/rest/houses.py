@@ -219,7 +219,8 @@ class Street:
 
     async def session(self, person: Person, device: NewDevice | None = None) -> str:
         epoch = await self.value("SELECT sign_in_epoch FROM people WHERE public_id = $1", person.public_id)
-        proved = Proved(person.id, person.public_id, epoch, second_factor=person.is_operator)
+        # With both steps: whoever has a passkey would be refused for the lack of them, whatever is pointed at.
+        proved = Proved(person.id, person.public_id, epoch, second_factor=True)
         token, _ = await self.lobby.account.sessions.open(proved, Origin("192.0.2.1", device=device))
         return token
 

@@ -99,7 +99,7 @@ async def open_lobby(world: World) -> AsyncIterator[Lobby]:
     sign_in = SignIn(world.db, world.clock, passwords, services.verifier, HASH_KEY)
     two_step = TwoStep(*basis, MASTER, PEPPER, sign_in.throttle, issuer="Postroom")
     sessions, app_passwords = Sessions(*basis, PEPPER), AppPasswords(*basis, PEPPER)
-    passkeys = Passkeys(*basis, PARTY)
+    passkeys = Passkeys(*basis, PARTY, PEPPER)
     entrance = Entrance(world.db, world.clock, passwords, two_step, sessions, sign_in.throttle, PEPPER, passkeys)
     account = Account(*basis, passwords, entrance, sessions, two_step, app_passwords, passkeys)
     told = MemberAnnouncer(world.ids)

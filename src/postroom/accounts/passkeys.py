@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 CHALLENGE_BYTES: Final = 32
-"""§13.4.3 wants 16."""
+"""Random ones; §13.4.3 wants 16."""
 MAX_CREDENTIAL_ID: Final = 1023
 """Octets (§7.1 step 25)."""
 MAX_CLIENT_DATA: Final = 4096
 MAX_ATTESTATION: Final = 4096
-"""Octets: without a statement they have a few hundred, and taking apart as many costs a millisecond at worst."""
+"""Octets: without a statement they have a few hundred."""
 MAX_AUTHENTICATOR_DATA: Final = 2048
 MAX_SIGNATURE: Final = 1024
 """Octets; RSA with 4096 bits has 512."""
@@ -28,6 +29,10 @@ MAX_HANDLE: Final = 64
 MAX_PUBLIC_KEY: Final = 1024
 MAX_TRANSPORTS: Final = 8
 
+_UNTIL: Final = 8
+_MAC: Final = 16
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _TRANSPORT: Final = re.compile(r"[a-z-]{1,16}", re.ASCII)
 
 
@@ -96,6 +101,29 @@ class Shown:
 
 class CeremonyError(Exception):
     """The answer is not one to what was asked, or not by whom it says. The words are ours, and quote nothing."""
+
+
+def challenge_key(pepper: bytes) -> bytes:
+    """What challenges to sign in are sealed with: every process of the deployment has the pepper."""
+    return hmac.digest(pepper, b"postroom-passkey-challenge-v1", "sha256")
+
+
+def sign_in_challenge(key: bytes, random: bytes, until: datetime) -> bytes:
+    """A challenge that nobody keeps: random ‖ until when it counts, in milliseconds ‖ MAC. `random` has
+    CHALLENGE_BYTES.
+    """
+    said = random + ((until - _EPOCH) // _MILLISECOND).to_bytes(_UNTIL, "big")
+    return said + hmac.digest(key, said, "sha256")[:_MAC]
+
+
+def counts_until(key: bytes, challenge: bytes) -> datetime | None:
+    """Until when a challenge to sign in counts; None for what we did not make."""
+    said, shown = challenge[:-_MAC], challenge[-_MAC:]
+    if len(challenge) != CHALLENGE_BYTES + _UNTIL + _MAC:
+        return None
+    if not hmac.compare_digest(shown, hmac.digest(key, said, "sha256")[:_MAC]):
+        return None
+    return _EPOCH + int.from_bytes(said[CHALLENGE_BYTES:], "big") * _MILLISECOND
 
 
 def challenge_hash(challenge: bytes) -> bytes:

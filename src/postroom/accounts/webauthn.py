@@ -2,11 +2,13 @@
 
 Import it where it is used, not at the top of a module: the library takes 10 MiB with its list of public suffixes, which
 a process without passkeys is spared. CBOR and COSE are the library's; what it leaves to the relying party is here: the
-algorithms, the sizes of keys, the flags of backups, pages within pages of others.
+algorithms, the sizes of keys, the flags of backups, pages within pages of others, and how deep what it takes apart may
+be.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -36,6 +38,7 @@ from fido2.webauthn import (
     UserVerificationRequirement,
 )
 
+from postroom.accounts.cbor_bounds import is_bounded
 from postroom.accounts.passkeys import (
     MAX_CREDENTIAL_ID,
     MAX_PUBLIC_KEY,
@@ -52,6 +55,11 @@ _KEY_TYPES: Final[dict[type[CoseKey], int]] = {ES256: 2, EdDSA: 1, RS256: 3}
 """The algorithms that are taken, the one that is wanted most first, each with its COSE key type (RFC 9053 §7)."""
 _RSA_OCTETS: Final = range(256, 513)
 _RSA_EXPONENT_OCTETS: Final = 4
+_FLAGS: Final = 32
+_DATA: Final = 37
+"""Where what follows flags and counter begins, in authenticator data (§6.1); where something was made that is its
+aaguid, and its id with the length (§6.5.1)."""
+_ID_LENGTH: Final = slice(_DATA + 16, _DATA + 18)
 _TRANSPORTS: Final = frozenset(one.value for one in AuthenticatorTransport)
 
 
@@ -109,7 +117,7 @@ class Ceremonies:
         """
         with _refusing():
             client_data = CollectedClientData(answer.client_data)
-            attestation = AttestationObject(answer.attestation)
+            attestation = _attestation(answer.attestation)
             _refuse_frames(client_data)
             made = attestation.auth_data.credential_data
             if made is None:
@@ -135,7 +143,7 @@ class Ceremonies:
         """
         with _refusing():
             client_data = CollectedClientData(answer.client_data)
-            data = AuthenticatorData(answer.authenticator_data)
+            data = _authenticator_data(answer.authenticator_data)
             _refuse_frames(client_data)
             key = CoseKey.parse(cbor.decode(known.public_key))  # type: ignore[arg-type] # a map: we encoded it
             response = AuthenticatorAssertionResponse(
@@ -167,9 +175,36 @@ def _refusing() -> Iterator[None]:
 
 
 def _refuse_frames(client_data: CollectedClientData) -> None:
-    """Not from within a page of somebody else (§7.1 step 10, §7.2 step 14)."""
-    if client_data.cross_origin is not False:
+    """Not from within a page of somebody else (§7.1 steps 10 and 11, §7.2 steps 14 and 15). What names a page around it
+    was within one, whatever else it says.
+    """
+    if client_data.cross_origin is not False or "topOrigin" in json.loads(client_data):
         raise CeremonyError("it was asked for within another page")
+
+
+def _attestation(data: bytes) -> AttestationObject:
+    """The library goes down into whatever is nested: nothing is handed to it that was not measured."""
+    _measure(data)
+    whole = cbor.decode(data)
+    inner = whole["authData"] if isinstance(whole, dict) else None
+    if not isinstance(inner, bytes):
+        raise CeremonyError("there is no authenticator data")
+    _authenticator_data(inner)
+    return AttestationObject(data)
+
+
+def _authenticator_data(data: bytes) -> AuthenticatorData:
+    """Its end is CBOR: the key that was made, and what extensions say."""
+    begins = _DATA
+    if len(data) > _FLAGS and data[_FLAGS] & AuthenticatorData.FLAG.AT:
+        begins = _ID_LENGTH.stop + int.from_bytes(data[_ID_LENGTH], "big")
+    _measure(data[begins:])
+    return AuthenticatorData(data)
+
+
+def _measure(data: bytes) -> None:
+    if not is_bounded(data):
+        raise CeremonyError("it is nested too deep, too much, or no CBOR")
 
 
 def _check_backup(data: AuthenticatorData) -> None:

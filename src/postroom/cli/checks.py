@@ -33,12 +33,14 @@ from postroom.cli.reach import Reached, is_set_up, reach
 from postroom.cli.verdicts import Check, Status, failed, passed, skipped, warned
 from postroom.db import ConnectionTarget, Database, Migrator
 from postroom.db.errors import DatabaseError
-from postroom.db.reseal import standing
+from postroom.db.reseal import look, standing
 from postroom.outbound.signing import DkimKeys
 from postroom.servers.http.security_text import SecurityText
 
 TIMEOUT: Final = 20.0
 """Seconds that one check may take."""
+LOOK: Final = 15.0
+"""Seconds for opening what is stored sealed: about a million values."""
 EXPIRY_DAYS: Final = 14
 SECURITY_DAYS: Final = 30
 SEALED: Final = "secrets.sealed"
@@ -174,20 +176,44 @@ async def _sending(settings: Settings, call: Invocation, reached: Reached) -> li
 
 
 async def sealed(pool: Database, keyring: Keyring) -> Check:
-    """Everything that is stored sealed is under a master key that is held, and all of it under the active one."""
+    """Everything that is stored sealed opens, and all of it is under the active master key."""
     kinds: Counter[str | None] = Counter()
     for found in (await standing(pool)).values():
         kinds.update(found)
+    broken, is_all = await _broken(pool, keyring)
     strange = sorted(kid for kid in kinds if kid is not None and kid not in keyring.kids)
+    wrong: list[tuple[str, str]] = []
     if strange:
         count = sum(kinds[kid] for kid in strange)
         fix = "Put the key that is named into the free slot, then postroom secrets rotate-master --resume."
-        return failed(SEALED, f"{count} values are under master keys that are not here: {', '.join(strange)}", fix)
+        wrong.append((f"{count} values are under master keys that are not here: {', '.join(strange)}", fix))
+    if broken:
+        columns = ", ".join(f"{column}: {count}" for column, count in sorted(broken.items()))
+        detail = f"{sum(broken.values())} values are broken, and open with no key ({columns})"
+        wrong.append((detail, "Put their rows back from a backup, or make anew what they hold."))
+    if wrong:
+        return failed(SEALED, "; ".join(detail for detail, _ in wrong), " ".join(fix for _, fix in wrong))
     left = sum(count for kid, count in kinds.items() if kid != keyring.active)
     if left:
         fix = "The worker goes on by itself; postroom secrets rotate-master --resume does it at once."
         return warned(SEALED, f"{left} values are to be sealed anew", fix)
+    if not is_all:
+        detail = f"not all of {sum(kinds.values())} values could be opened in {LOOK:.0f} s; those that were do open"
+        return warned(SEALED, detail, "postroom secrets status opens all of them, however long it takes.")
     return passed(SEALED, f"{sum(kinds.values())} values, all under the active master key")
+
+
+async def _broken(pool: Database, keyring: Keyring) -> tuple[Counter[str], bool]:
+    """How many values of which column do not open, and whether all were looked at."""
+    found: Counter[str] = Counter()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LOOK
+    async for page in look(pool, keyring):
+        if page.broken:
+            found[page.column.name] += page.broken
+        if loop.time() >= until:
+            return found, False
+    return found, True
 
 
 @asynccontextmanager

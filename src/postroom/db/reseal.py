@@ -13,14 +13,15 @@ from typing import Any, Final
 
 from postroom.base import log as base_log
 from postroom.base.sealed_columns import REGISTRY, SealedColumn
-from postroom.base.sealing import Keyring, UnsealError, prefix_of, sealed_under
+from postroom.base.sealing import Keyring, UnknownKeyError, UnsealError, prefix_of, sealed_under
 from postroom.db.pool import Database
 
 log = base_log.get("reseal")
 
 PAGE: Final = 100
 
-# The prefix, 21 octets, is compared as such; a value of before 0.1 has another one, too.
+# The prefix, 21 octets, is compared as such; a value of before 0.1 has another one, too. What stands behind it is for
+# `look` to find out: it counts as sealed here, whether it opens or not.
 _COUNT: Final = """
 SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND substring({column} FROM 1 FOR 21) <> $1
 """
@@ -32,6 +33,9 @@ FROM {table} WHERE {column} IS NOT NULL GROUP BY 1
 _PAGE: Final = """
 SELECT {keys}, {column} FROM {table} WHERE {column} IS NOT NULL AND substring({column} FROM 1 FOR 21) <> $1 {after}
 ORDER BY {keys} LIMIT {limit}
+"""
+_LOOK: Final = """
+SELECT {keys}, {column} FROM {table} WHERE {column} IS NOT NULL {after} ORDER BY {keys} LIMIT {limit}
 """
 _SAMPLE: Final = "SELECT {keys}, {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY {keys} LIMIT 1"
 _REPLACE: Final = "UPDATE {table} SET {column} = $1 WHERE {column} = $2 AND {row}"
@@ -47,6 +51,17 @@ class Swept:
 
     def __add__(self, more: Swept) -> Swept:
         return Swept(self.resealed + more.resealed, self.overtaken + more.overtaken, self.unopened + more.unopened)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A page of a column. `broken` values name a key that is held, or none, and do not open; what is under a key that
+    is not held `standing` tells.
+    """
+
+    column: SealedColumn
+    values: int
+    broken: int
 
 
 async def remaining(database: Database, kid: str) -> int:
@@ -84,6 +99,19 @@ async def opens_any(database: Database, keyring: Keyring) -> bool:
     return not seen
 
 
+async def look(database: Database, keyring: Keyring) -> AsyncIterator[Looked]:
+    """Open each value once, a page at a time, and change nothing. What is written meanwhile may be seen or not."""
+    for column in REGISTRY:
+        after: tuple[Any, ...] | None = None
+        while True:
+            rows = await _rows(database, _LOOK, column, after, ())
+            if rows:
+                yield Looked(column, len(rows), sum(_is_broken(keyring, column, row) for row in rows))
+            if len(rows) < PAGE:
+                break
+            after = _row(column, rows[-1])
+
+
 async def sweep(database: Database, keyring: Keyring, *, limit: int | None = None) -> Swept:
     """Seal anew what is not under the active key, at most `limit` values (None: all). May run twice."""
     total = Swept()
@@ -99,7 +127,7 @@ async def rounds(database: Database, keyring: Keyring) -> AsyncIterator[Swept]:
     for column in REGISTRY:
         after: tuple[Any, ...] | None = None
         while True:
-            rows = await _page(database, keyring.active, column, after)
+            rows = await _rows(database, _PAGE, column, after, (prefix_of(keyring.active),))
             if not rows:
                 break
             yield await _reseal(database, keyring, column, rows)
@@ -108,14 +136,17 @@ async def rounds(database: Database, keyring: Keyring) -> AsyncIterator[Swept]:
             after = _row(column, rows[-1])
 
 
-async def _page(database: Database, kid: str, column: SealedColumn, after: tuple[Any, ...] | None) -> Sequence[Any]:
+async def _rows(
+    database: Database, template: str, column: SealedColumn, after: tuple[Any, ...] | None, values: tuple[Any, ...]
+) -> Sequence[Any]:
+    """A page of the statement, whose own values come first, from behind that row."""
     condition = ""
     if after is not None:
-        marks = ", ".join(f"${at}::{kind}" for at, (_, kind) in enumerate(column.row, 2))
+        marks = ", ".join(f"${at}::{kind}" for at, (_, kind) in enumerate(column.row, len(values) + 1))
         condition = f"AND ({', '.join(column.keys)}) > ({marks})"
-    statement = _sql(_PAGE, column, after=condition, limit=PAGE)
+    statement = _sql(template, column, after=condition, limit=PAGE)
     async with database.acquire() as conn:
-        return list(await conn.fetch(statement, prefix_of(kid), *(after or ())))
+        return list(await conn.fetch(statement, *values, *(after or ())))
 
 
 async def _reseal(database: Database, keyring: Keyring, column: SealedColumn, rows: Sequence[Any]) -> Swept:
@@ -147,6 +178,16 @@ def _opened(keyring: Keyring, column: SealedColumn, row: Any) -> bytes | None:
         return keyring.open(column, bytes(row[column.column]), *_row(column, row))
     except UnsealError:
         return None
+
+
+def _is_broken(keyring: Keyring, column: SealedColumn, row: Any) -> bool:
+    try:
+        keyring.open(column, bytes(row[column.column]), *_row(column, row))
+    except UnknownKeyError:
+        return False
+    except UnsealError:
+        return True
+    return False
 
 
 def _row(column: SealedColumn, row: Any) -> tuple[Any, ...]:

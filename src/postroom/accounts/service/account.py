@@ -1,5 +1,10 @@
 """What people do with their own account (decisions E, mail-server F). The caller is a session; one that an application
 password opened may look, and change no credential (F5).
+
+Whoever has a second factor, a code or a passkey, changes credentials with it alone (A4): who has their password is kept
+out by it, and must not make a way past it. Where a code is on and the operation takes one, it is asked for; elsewhere
+the session has to be one that was opened with a second factor. Ending sessions and devices takes away, and wants
+neither.
 """
 
 from __future__ import annotations
@@ -81,15 +86,14 @@ class Account:
     async def change_password(self, caller: Caller, current: str, new: str) -> None:
         """A new password. Every other session ends, and every connection of a mail program (F1).
 
-        Raises `permission_denied` for an application password, `invalid_request`, `invalid_credentials`,
-        `too_many_attempts`, `unavailable`.
+        Raises `permission_denied` for an application password and without a second factor that the person has,
+        `invalid_request`, `invalid_credentials`, `too_many_attempts`, `unavailable`.
         """
         session = caller.session
         _refuse_app_password(session)
         check_policy(new)
-        known = await self.entrance.confirm_password(
-            session.person_id, session.person_public_id, current, caller.remote
-        )
+        known = await self._confirmed(caller, current)
+        _refuse_without_second_factor(session, known)
         try:
             hashed = await self._passwords.hash(new)
         except HashingOverloaded:
@@ -111,24 +115,26 @@ class Account:
         """
         session = caller.session
         known, person = await self._again(caller, password)
+        _refuse_without_second_factor(session, known)
         return await self.two_step.enrol(person, session_id=session.id, epoch=known.epoch)
 
     async def confirm(self, caller: Caller, code: str) -> tuple[str, ...]:
         """The recovery codes, shown once. Raises `permission_denied` and as `TwoStep.confirm`."""
-        _refuse_app_password(caller.session)
-        person = await self.sessions.person(caller.session)
+        person = await self._with_second_factor(caller)
         return await self.two_step.confirm(person, code, caller.actor, session_id=caller.session.id)
 
     async def disable(self, caller: Caller, password: str, code: str) -> None:
         """Wants both steps once more. Raises `permission_denied`, `totp_not_enabled`, `invalid_credentials`,
         `too_many_attempts`, `unavailable`.
         """
-        _, person = await self._again(caller, password)
+        known, person = await self._again(caller, password)
+        _refuse_without_second_factor(caller.session, known, coded=True)
         await self.two_step.disable(person, code, caller.actor)
 
     async def replace_recovery_codes(self, caller: Caller, password: str, code: str) -> tuple[str, ...]:
         """Ten new ones, shown once. Raises as `disable`."""
-        _, person = await self._again(caller, password)
+        known, person = await self._again(caller, password)
+        _refuse_without_second_factor(caller.session, known, coded=True)
         return await self.two_step.replace_codes(person, code, caller.actor)
 
     async def create_app_password(
@@ -146,8 +152,7 @@ class Account:
 
     async def revoke_app_password(self, caller: Caller, public_id: str) -> None:
         """Raises `permission_denied`, `app_password_not_found`."""
-        _refuse_app_password(caller.session)
-        await self.app_passwords.revoke(await self.sessions.person(caller.session), public_id, caller.actor)
+        await self.app_passwords.revoke(await self._with_second_factor(caller), public_id, caller.actor)
 
     async def ask_to_register_passkey(self, caller: Caller, password: str, code: str | None) -> Options:
         """Wants what an application password wants: a passkey outlives the session, too, and opens more.
@@ -159,19 +164,22 @@ class Account:
         return await self.passkeys.ask_to_register(person, known.epoch)
 
     async def register_passkey(self, caller: Caller, name: str, answer: Registration) -> Passkey:
-        """Raises `permission_denied` and as `Passkeys.register`."""
-        _refuse_app_password(caller.session)
-        return await self.passkeys.register(await self.sessions.person(caller.session), name, answer, caller.actor)
+        """Looks again at the second factor: the person may have made another passkey since the options. A code was
+        given for them, if one was on; where it was turned on since, they do not count any more.
+
+        Raises `permission_denied` and as `Passkeys.register`.
+        """
+        person = await self._with_second_factor(caller, coded=True)
+        return await self.passkeys.register(person, name, answer, caller.actor)
 
     async def rename_passkey(self, caller: Caller, public_id: str, name: str) -> Passkey:
         """Raises `permission_denied`, `invalid_request`, `passkey_not_found`."""
-        _refuse_app_password(caller.session)
+        await self._with_second_factor(caller)
         return await self.passkeys.rename(caller.session.person_id, public_id, name)
 
     async def remove_passkey(self, caller: Caller, public_id: str) -> None:
         """Raises `permission_denied`, `passkey_not_found`."""
-        _refuse_app_password(caller.session)
-        await self.passkeys.remove(await self.sessions.person(caller.session), public_id, caller.actor)
+        await self.passkeys.remove(await self._with_second_factor(caller), public_id, caller.actor)
 
     async def revoke_session(self, caller: Caller, public_id: str) -> None:
         """Raises `permission_denied`, `session_not_found`."""
@@ -193,6 +201,7 @@ class Account:
         self, caller: Caller, password: str, code: str | None
     ) -> tuple[reach.Known, Person]:
         known, person = await self._again(caller, password)
+        _refuse_without_second_factor(caller.session, known, coded=True)
         if known.two_step:
             if not code:
                 raise PostroomError("totp_required")
@@ -201,13 +210,41 @@ class Account:
 
     async def _again(self, caller: Caller, password: str) -> tuple[reach.Known, Person]:
         _refuse_app_password(caller.session)
+        known = await self._confirmed(caller, password)
+        return known, await self.sessions.person(caller.session)
+
+    async def _confirmed(self, caller: Caller, password: str) -> reach.Known:
         session = caller.session
-        known = await self.entrance.confirm_password(
+        return await self.entrance.confirm_password(
             session.person_id, session.person_public_id, password, caller.remote
         )
-        return known, await self.sessions.person(session)
+
+    async def _with_second_factor(self, caller: Caller, *, coded: bool = False) -> Person:
+        """Whose session it is, where no password is given again. Raises `permission_denied`."""
+        session = caller.session
+        _refuse_app_password(session)
+        if not session.second_factor:
+            async with self._db.acquire() as conn:
+                known = await reach.known(conn, session.person_id)
+            if known is None:
+                raise PostroomError("unauthenticated")
+            _refuse_without_second_factor(session, known, coded=coded)
+        return await self.sessions.person(session)
 
 
 def _refuse_app_password(session: PersonSession) -> None:
     if session.app_password_id is not None:
         raise PostroomError("permission_denied", details={"reason": "app_password"})
+
+
+def _refuse_without_second_factor(session: PersonSession, known: reach.Known, *, coded: bool = False) -> None:
+    """Raises `permission_denied` to a session of the password alone, of somebody who has more. With `coded` a code is
+    asked for beside this, or was, where there are any.
+    """
+    if session.second_factor or not (known.has_passkey or known.two_step) or (coded and known.two_step):
+        return
+    raise PostroomError(
+        "permission_denied",
+        details={"reason": "second_factor_required"},
+        message="Sign in again with the second factor, a passkey or a code: the session was opened without.",
+    )

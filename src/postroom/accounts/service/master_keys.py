@@ -9,6 +9,7 @@ The database knows ids of keys and no key.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +23,7 @@ from postroom.base.sealing import Keyring, kid_of
 from postroom.base.secrets import Secrets
 from postroom.base.settings import SettingsError
 from postroom.db import Connection, Database
-from postroom.db.reseal import Swept, opens_any, remaining, standing, sweep
+from postroom.db.reseal import Swept, look, opens_any, remaining, standing, sweep
 
 log = base_log.get("master_keys")
 
@@ -201,6 +202,18 @@ class MasterKeys:
     async def standing(self) -> Mapping[str, Mapping[str | None, int]]:
         """As `db.reseal.standing`."""
         return await standing(self._db)
+
+    async def broken(self, told: Callable[[int], None]) -> Mapping[str, int]:
+        """Open each value once: how many of which column do not open, though their key is held, or they name none.
+        `told` hears how many were looked at. Takes some seconds for each million.
+        """
+        found: Counter[str] = Counter()
+        done = 0
+        async for page in look(self._db, self._keyring):
+            done += page.values
+            found[page.column.name] += page.broken
+            told(done)
+        return {column: count for column, count in found.items() if count}
 
     async def activate(self) -> bool:
         """From now on this process's active key is the deployment's; whether it was not before."""

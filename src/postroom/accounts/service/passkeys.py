@@ -20,8 +20,11 @@ from postroom.accounts.passkeys import (
     RelyingParty,
     Shown,
     challenge_hash,
+    challenge_key,
     counts_on,
+    counts_until,
     known_transports,
+    sign_in_challenge,
     user_handle,
 )
 from postroom.accounts.service.sessions import MAX_PAGE, Proved
@@ -41,10 +44,6 @@ LIFETIME: Final = timedelta(minutes=5)
 MAX_PASSKEYS: Final = 20
 """Of one person."""
 MAX_NAME: Final = 128
-SLOTS: Final = 65_536
-"""Challenges to sign in that can be out at once; the table has no room for more."""
-_TRIES: Final = 8
-"""Slots that are looked at for a free one: with half of them taken, one in 256 is told to come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,10 @@ class PasskeyRefusedError(Exception):
 
 
 class Passkeys:
-    """Use cases. Callers have made sure whose account it is; failures of signing in are the caller's to count."""
+    """Use cases. Callers have made sure whose account it is; failures of signing in are the caller's to count.
+
+    The pepper is the deployment's: what one process asks, another takes the answer to.
+    """
 
     def __init__(
         self,
@@ -72,10 +74,12 @@ class Passkeys:
         ids: IdGenerator,
         clock: Clock,
         party: RelyingParty,
+        pepper: bytes,
         *,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._db, self._ids, self._clock, self._party, self._random = db, ids, clock, party, random
+        self._key = challenge_key(pepper)
         self._made: Ceremonies | None = None
 
     async def _ceremonies(self) -> Ceremonies:
@@ -161,30 +165,26 @@ class Passkeys:
         return await self._remove(person, None, by)
 
     async def ask_to_sign_in(self) -> Options:
-        """For whoever has a passkey of ours. Raises `unavailable` while too many have asked and not answered."""
-        ceremonies, now = await self._ceremonies(), self._clock.now()
-        async with self._db.acquire() as conn:
-            for _ in range(_TRIES):
-                challenge = self._random(CHALLENGE_BYTES)
-                digest = challenge_hash(challenge)
-                slot = int.from_bytes(digest[:2], "big") % SLOTS
-                if await store.ask_to_sign_in(conn, digest, slot, now + LIFETIME, now):
-                    return Options(ceremonies.request_options(challenge), now + LIFETIME)
-        raise PostroomError("unavailable", retry_after=10)
+        """For whoever has a passkey of ours. Nothing is kept: whoever asks may be anybody."""
+        ceremonies, until = await self._ceremonies(), self._clock.now() + LIFETIME
+        challenge = sign_in_challenge(self._key, self._random(CHALLENGE_BYTES), until)
+        return Options(ceremonies.request_options(challenge), until)
 
     async def prove(self, answer: Assertion) -> Proved:
-        """Who signs in, which counts as both steps: the authenticator is one, and verified them. The challenge is used
-        up, whatever comes of it. Raises PasskeyRefusedError.
+        """Who signs in, which counts as both steps: the authenticator is one, and verified them. A right answer uses
+        the challenge up. Raises PasskeyRefusedError.
         """
         ceremonies = await self._ceremonies()
         try:
             challenge = ceremonies.challenge_of(answer.client_data)
         except CeremonyError:
             raise PasskeyRefusedError from None
+        until = counts_until(self._key, challenge)
+        if until is None or until <= self._clock.now():
+            raise PasskeyRefusedError
         async with self._db.acquire() as conn:
-            counted = await store.take_to_sign_in(conn, challenge_hash(challenge), self._clock.now())
             known = await store.find(conn, answer.credential_id)
-        if known is None or not counted:
+        if known is None:
             raise PasskeyRefusedError
         if answer.user_handle != user_handle(known.person_public_id):
             raise PasskeyRefusedError(known.person_public_id)
@@ -192,14 +192,14 @@ class Passkeys:
             shown = ceremonies.authenticate(challenge, answer, known.credential)
         except CeremonyError:
             raise PasskeyRefusedError(known.person_public_id) from None
-        if not await self._count_on(known, shown):
-            raise PasskeyRefusedError(known.person_public_id)
+        await self._take(known, shown, challenge_hash(challenge), until)
         return Proved(known.person_id, known.person_public_id, known.epoch, second_factor=True, passkey_id=known.id)
 
     async def prune(self) -> None:
-        """Forget challenges that nobody answered."""
+        """Forget challenges that nobody answered, and those that were taken, once they count by no process's clock."""
+        now = self._clock.now()
         async with self._db.transaction() as conn:
-            await store.prune(conn, self._clock.now())
+            await store.prune(conn, now, taken_before=now - LIFETIME)
 
     async def _take_to_register(self, person: Person, challenge: bytes) -> int:
         async with self._db.acquire() as conn:
@@ -208,22 +208,26 @@ class Passkeys:
             raise CeremonyError("the challenge does not count")
         return epoch
 
-    async def _count_on(self, known: store.Known, shown: Shown) -> bool:
-        """Whether the passkey is still there and its counter went on. One that went back is in two places: that is
+    async def _take(self, known: store.Known, shown: Shown, digest: bytes, until: datetime) -> None:
+        """Take the challenge of a right answer, and write down the counter. Raises PasskeyRefusedError when the
+        challenge was taken, the passkey was removed, or its counter did not go on: then it is in two places, which is
         written down, and the counter stays (§7.2 step 22).
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            # First of all: of several at once the others wait here, and an answer that comes twice is no copy.
+            if not await store.take_to_sign_in(conn, digest, until):
+                raise PasskeyRefusedError
             stored = await store.lock_count(conn, known.person_id, known.id)
-            if stored is None:
-                return False
-            if counts_on(stored, shown.sign_count):
+            goes_on = stored is not None and counts_on(stored, shown.sign_count)
+            if goes_on:
                 await store.used(conn, known.person_id, known.id, shown.sign_count, shown.backed_up, now)
-                return True
-            details = {"person": known.person_public_id, "stored": stored, "shown": shown.sign_count}
-            entry = Entry("passkey.counter_went_back", "passkey", known.public_id, details=details)
-            await record(conn, self._ids, now, Actor(), entry)
-        return False
+            elif stored is not None:
+                details = {"person": known.person_public_id, "stored": stored, "shown": shown.sign_count}
+                entry = Entry("passkey.counter_went_back", "passkey", known.public_id, details=details)
+                await record(conn, self._ids, now, Actor(), entry)
+        if not goes_on:
+            raise PasskeyRefusedError(known.person_public_id)
 
     async def _remove(self, person: Person, public_id: str | None, by: Actor) -> int:
         now = self._clock.now()

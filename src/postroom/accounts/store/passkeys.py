@@ -51,20 +51,21 @@ _TO_REGISTER: Final = """
 INSERT INTO passkey_challenges (hash, person_id, epoch, expires_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (person_id) DO UPDATE SET hash = $1, epoch = $3, expires_at = $4
 """
-_TO_SIGN_IN: Final = """
-INSERT INTO passkey_challenges (hash, slot, expires_at) VALUES ($1, $2, $3)
-ON CONFLICT (slot) DO UPDATE SET hash = $1, expires_at = $3 WHERE passkey_challenges.expires_at <= $4 RETURNING slot
-"""
 # Whoever deletes the row has the challenge: of several at once it is one.
 _TAKE_TO_REGISTER: Final = """
 DELETE FROM passkey_challenges WHERE hash = $1 AND person_id = $2 RETURNING expires_at, epoch
 """
+# And to sign in whoever makes it.
 _TAKE_TO_SIGN_IN: Final = """
-DELETE FROM passkey_challenges WHERE hash = $1 AND person_id IS NULL RETURNING expires_at
+INSERT INTO passkey_answers (hash, expires_at) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING hash
 """
 _PRUNE: Final = """
 DELETE FROM passkey_challenges WHERE hash IN (
   SELECT hash FROM passkey_challenges WHERE expires_at <= $1 ORDER BY expires_at LIMIT 1000)
+"""
+_PRUNE_TAKEN: Final = """
+DELETE FROM passkey_answers WHERE hash IN (
+  SELECT hash FROM passkey_answers WHERE expires_at <= $1 ORDER BY expires_at LIMIT 1000)
 """
 
 
@@ -166,11 +167,6 @@ async def ask_to_register(conn: Connection, digest: bytes, person_id: int, epoch
     await conn.execute(_TO_REGISTER, digest, person_id, epoch, until)
 
 
-async def ask_to_sign_in(conn: Connection, digest: bytes, slot: int, until: datetime, now: datetime) -> bool:
-    """False when the slot has a challenge that still counts."""
-    return await conn.fetchval(_TO_SIGN_IN, digest, slot, until, now) is not None
-
-
 async def take_to_register(conn: Connection, digest: bytes, person_id: int, now: datetime) -> int | None:
     """The epoch that the challenge was given out under; None when it is not the person's, over, or was taken."""
     row = await conn.fetchrow(_TAKE_TO_REGISTER, digest, person_id)
@@ -180,15 +176,15 @@ async def take_to_register(conn: Connection, digest: bytes, person_id: int, now:
     return epoch
 
 
-async def take_to_sign_in(conn: Connection, digest: bytes, now: datetime) -> bool:
-    """Whether there was such a challenge and it still counted; the second time there is none."""
-    until: datetime | None = await conn.fetchval(_TAKE_TO_SIGN_IN, digest)
-    return until is not None and until > now
+async def take_to_sign_in(conn: Connection, digest: bytes, until: datetime) -> bool:
+    """Whether nobody took the challenge before; who is taking it now is waited for."""
+    return await conn.fetchval(_TAKE_TO_SIGN_IN, digest, until) is not None
 
 
-async def prune(conn: Connection, now: datetime) -> None:
-    """Delete challenges that are over, a thousand at a time."""
+async def prune(conn: Connection, now: datetime, *, taken_before: datetime) -> None:
+    """Delete challenges that are over, and taken ones that were by then, a thousand of each at a time."""
     await conn.execute(_PRUNE, now)
+    await conn.execute(_PRUNE_TAKEN, taken_before)
 
 
 def _passkey(row: asyncpg.Record) -> Passkey:

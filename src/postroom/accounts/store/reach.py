@@ -45,18 +45,19 @@ WHERE t.public_id = $4 AND CASE $1::text
 """.replace("{of_partner}", of_partner("t.id", "$2::bigint"))
 _LOCK_PARTNER = "SELECT id, public_id FROM partners WHERE public_id = $1 AND status <> 'deleted' FOR NO KEY UPDATE"
 
+_HAS_PASSKEY = "EXISTS (SELECT FROM person_passkeys k WHERE k.person_id = p.id) AS has_passkey"
 _KNOWN = """
 SELECT p.id AS person_id, p.public_id AS person_public_id, p.password_hash, p.sign_in_epoch,
-       f.enabled_at IS NOT NULL AS two_step
+       f.enabled_at IS NOT NULL AS two_step, {has_passkey}
 FROM people p LEFT JOIN person_totp f ON f.person_id = p.id
 WHERE p.enabled AND {which}
-"""
+""".replace("{has_passkey}", _HAS_PASSKEY)
 _KNOWN_BY_ID = _KNOWN.replace("{which}", "p.id = $1")
 _KNOWN_BY_CONTACT = _KNOWN.replace("{which}", "p.contact_email = $1")
 # Those whom the mailbox of an address is granted to, owners first; also those without a password.
 _KNOWN_BY_MAILBOX = """
 SELECT i.public_id AS identity_public_id, p.id AS person_id, p.public_id AS person_public_id, p.password_hash,
-       p.sign_in_epoch, f.enabled_at IS NOT NULL AS two_step
+       p.sign_in_epoch, f.enabled_at IS NOT NULL AS two_step, {has_passkey}
 FROM addresses a
 JOIN identities i ON i.tenant_id = a.tenant_id AND i.id = a.identity_id
 JOIN tenants t ON t.id = a.tenant_id
@@ -67,7 +68,7 @@ WHERE a.address = $1 AND a.status IN ('active', 'retiring') AND i.status IN ('ac
   AND t.status IN ('active', 'suspended')
 ORDER BY CASE g.role WHEN 'owner' THEN 0 WHEN 'full' THEN 1 ELSE 2 END, p.id
 LIMIT $2
-"""
+""".replace("{has_passkey}", _HAS_PASSKEY)
 _MAILBOXES = """
 SELECT i.public_id AS identity_id, t.public_id AS tenant_id, i.kind, i.display_name, i.status, g.role, g.created_at,
        (SELECT a.address FROM addresses a
@@ -101,6 +102,7 @@ class Known:
     password_hash: str | None = field(repr=False)
     epoch: int
     two_step: bool
+    has_passkey: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def _known(row: asyncpg.Record) -> Known:
         row["password_hash"],
         row["sign_in_epoch"],
         row["two_step"],
+        row["has_passkey"],
     )
 
 

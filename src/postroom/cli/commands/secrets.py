@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The master k
 
 @command(app)
 def status(call: Invocation) -> None:
-    """Show the slots of the master key, which processes hold what, and how much is sealed under which key."""
+    """Show the slots of the master key, who holds what, what is sealed under which key, and what does not open."""
     call.output.result(run(call, lambda core: _status(call, core)), essential="remaining")
 
 
@@ -105,6 +105,11 @@ async def _status(call: Invocation, core: Core) -> shapes.Document:
     active = None if key_of is None else kid_of(key_of)
     newest = await core.master_keys.newest()
     columns = await core.master_keys.standing()
+    total, progress = sum(sum(kinds.values()) for kinds in columns.values()), Progress(call.output)
+    try:
+        broken = await core.master_keys.broken(lambda done: progress.tell("opened", done, max(done, total)))
+    finally:
+        progress.end()
     return {
         "active_slot": slots.active,
         "slots": [
@@ -124,6 +129,7 @@ async def _status(call: Invocation, core: Core) -> shapes.Document:
             for column, kinds in columns.items()
             for kid, count in sorted(kinds.items(), key=lambda one: one[0] or "")
         ],
+        "broken": [{"column": column, "values": count} for column, count in sorted(broken.items())],
         "processes": [
             {
                 "node": one.node,

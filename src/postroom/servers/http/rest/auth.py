@@ -139,7 +139,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
             f"{PASSKEYS}/options",
             "getPasskeyRequestOptions",
             body=False,
-            errors={429: ("rate_limited",), 503: ("unavailable",)},
+            errors={429: ("rate_limited",)},
         ),
         routes.passkey_options,
         summary="What a browser signs in with a passkey by; the same for everybody",
