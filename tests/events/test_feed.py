@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ PLATFORM: Final = Wanted(Scope(Level.PLATFORM), frozenset({KIND}))
 DATA: Final = {"fields": [], "by": "tenant", "actor_key_id": None, "actor_user_id": None, "policy_version": 1}
 _INSERT: Final = """
 INSERT INTO events (public_id, type, tenant_id, owner_kind, owner_id, payload, occurred_at)
-VALUES ($1, $2, $3, 'platform', $1, $4, $5) RETURNING id
+VALUES ($1, $2, $3, 'platform', $6, $4, $5) RETURNING id
 """
 
 
@@ -48,7 +49,7 @@ class Writing:
             sequence=None,
             data=DATA | {"fields": ["x" * size]},
         )
-        return int(await conn.fetchval(_INSERT, event_id, KIND, tenant, payload, NOW))
+        return int(await conn.fetchval(_INSERT, event_id, KIND, tenant, payload, NOW, event_id))
 
     async def burst(self, db: Database, count: int, tenant: int = 1, size: int = 0) -> list[int]:
         async with db.transaction() as conn:
@@ -58,6 +59,16 @@ class Writing:
 @pytest.fixture
 def writing(ids: IdGenerator) -> Writing:
     return Writing(ids)
+
+
+@pytest.fixture
+async def slow(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection beside the pool, whose transaction takes its time."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 @asynccontextmanager
@@ -108,70 +119,74 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.covers("events-webhooks-errors:1", "edge:J2")
-async def test_a_late_commit_between_two_others(db: Database, writing: Writing) -> None:
+async def test_a_late_commit_between_two_others(db: Database, writing: Writing, slow: asyncpg.Connection) -> None:
     """The first to get its key commits last: nobody is told of what follows before."""
     async with following(db) as feed:
         listener = await listening(feed)
-        async with db.acquire() as slow, db.acquire() as quick:
-            early = slow.transaction()
-            await early.start()
-            first = await writing.put(slow)
-            second = await writing.put(quick)
-            await asyncio.sleep(0.2)
-            assert rest(listener) == []
-            assert listener.position < first, "a position between them would lose the first"
-            await early.commit()
+        early = slow.transaction()
+        await early.start()
+        first = await writing.put(slow)
+        second = (await writing.burst(db, 1))[0]
+        await asyncio.sleep(0.2)
+        assert rest(listener) == []
+        assert listener.position < first, "a position between them would lose the first"
+        await early.commit()
         third = (await writing.burst(db, 1))[0]
         assert await taken(listener, 3) == [first, second, third]
 
 
 @pytest.mark.covers("events-webhooks-errors:1")
-async def test_what_is_rolled_back_holds_up_nobody(db: Database, writing: Writing) -> None:
+async def test_what_is_rolled_back_holds_up_nobody(db: Database, writing: Writing, slow: asyncpg.Connection) -> None:
     async with following(db) as feed:
         listener = await listening(feed)
-        async with db.acquire() as slow:
-            never = slow.transaction()
-            await never.start()
-            lost = await writing.put(slow)
-            second = (await writing.burst(db, 1))[0]
-            await never.rollback()
+        never = slow.transaction()
+        await never.start()
+        lost = await writing.put(slow)
+        second = (await writing.burst(db, 1))[0]
+        await never.rollback()
         assert lost < second
         assert await taken(listener, 1) == [second]
         assert await feed.caught_up() == second
 
 
-async def test_a_long_transaction_of_others_holds_up_nobody(db: Database, writing: Writing) -> None:
+async def test_a_long_transaction_of_others_holds_up_nobody(
+    db: Database, writing: Writing, slow: asyncpg.Connection
+) -> None:
     """Only who may hold a key of an event is waited for, not whoever is slow elsewhere in the server."""
     async with following(db) as feed:
         listener = await listening(feed)
-        async with db.acquire() as other:
-            slow = other.transaction()
-            await slow.start()
-            await other.execute("UPDATE deployment SET store_id = store_id")
-            async with db.acquire() as conn, conn.transaction():
-                keys = [await writing.put(conn)]
-            with pytest.raises(RuntimeError):
-                async with db.transaction() as conn:
-                    await writing.put(conn)
-                    raise RuntimeError
-            keys += await writing.burst(db, 1)
-            assert await taken(listener, 2) == keys
-            await slow.rollback()
-
-
-async def test_a_listener_that_comes_while_somebody_writes(db: Database, writing: Writing) -> None:
-    """The feed begins below what is being written: the position that it begins at loses nothing."""
-    async with db.acquire() as slow:
-        early = slow.transaction()
-        await early.start()
-        first = await writing.put(slow)
+        long = slow.transaction()
+        await long.start()
+        await slow.execute("CREATE TABLE elsewhere (id bigint)")
+        first = (await writing.burst(db, 1))[0]
+        await _give_up(db, writing)
         second = (await writing.burst(db, 1))[0]
-        feed = Feed(db, poll=0.02)
-        running = asyncio.create_task(feed.run())
-        begun = asyncio.create_task(feed.caught_up())
-        await asyncio.sleep(0.2)
-        assert not begun.done(), "what is not decided yet is no beginning"
-        await early.commit()
+        assert second > first + 1
+        assert await taken(listener, 2) == [first, second]
+        await long.rollback()
+
+
+async def _give_up(db: Database, writing: Writing) -> None:
+    with contextlib.suppress(RuntimeError):
+        async with db.transaction() as conn:
+            await writing.put(conn)
+            raise RuntimeError
+
+
+async def test_a_listener_that_comes_while_somebody_writes(
+    db: Database, writing: Writing, slow: asyncpg.Connection
+) -> None:
+    """The feed begins below what is being written: the position that it begins at loses nothing."""
+    early = slow.transaction()
+    await early.start()
+    first = await writing.put(slow)
+    second = (await writing.burst(db, 1))[0]
+    feed = Feed(db, poll=0.02)
+    running = asyncio.create_task(feed.run())
+    begun = asyncio.create_task(feed.caught_up())
+    await asyncio.sleep(0.2)
+    assert not begun.done(), "what is not decided yet is no beginning"
+    await early.commit()
     assert await asyncio.wait_for(begun, 10) == second
     async with db.acquire() as conn:
         found = await reading.after(conn, PLATFORM, first - 1, second, 10)
@@ -195,7 +210,7 @@ async def test_many_writers_and_two_readers(db: Database, writing: Writing, seed
             try:
                 async with db.transaction() as conn:
                     for _ in range(draw.randint(1, 3)):
-                        keys.append(await writing.put(conn))  # noqa: PERF401  each in its turn
+                        keys.append(await writing.put(conn))
                         await asyncio.sleep(draw.choice((0, 0, 0.01)))
                     if draw.random() < 0.3:
                         raise RuntimeError("given up")
