@@ -109,8 +109,8 @@ async def test_a_partner_sees_its_tenants_and_no_others(world: World) -> None:
     key = {"authorization": f"Bearer {secret}"}
     tenant = await world.post("/v1/tenants", {"slug": "theirs", "name": "Theirs", "mode": "live"}, key, key="t1")
     assert tenant.status_code == 201, tenant.text
+    theirs = await world.tenants.get(tenant.json()["id"])
     async with world.db.acquire() as conn:
-        theirs = await world.tenants.get(tenant.json()["id"])
         assert await conn.fetchval("SELECT count(*) FROM partner_tenants") == 1
     box = await world.new_identity(theirs, "theirs")
     await deliver(world, simple_mail("Not theirs"))

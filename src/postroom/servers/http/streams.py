@@ -274,6 +274,7 @@ class Stream:
                 raise _Over(SLOW, "What happens is not taken fast enough. Connect again and go on.")
             await self._check()
             if not await self._wait():
+                await self._check()
                 await self._rekey()
                 if not listener.pending:
                     await self._send(self._outlet.beat(self._seal(listener.position)))

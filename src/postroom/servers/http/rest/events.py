@@ -7,6 +7,7 @@ registry names (J29). A stream is server-sent events, or a WebSocket where the c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -33,6 +34,7 @@ from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, 
 STREAM_PATH: Final = "/v1/events/stream"
 EVENT_STREAM: Final = "text/event-stream"
 RETRY_MS: Final = 2000
+FINISH_SECONDS: Final = 1.0
 
 Kinds = Annotated[
     list[Literal[PUBLIC]] | None,  # type: ignore[valid-type] # the names of the registry
@@ -189,8 +191,10 @@ class _Lines:
             pass
 
     async def finish(self) -> None:
-        async with asyncio.timeout(1):
-            await self._send({"type": "http.response.body", "body": b""})
+        """The end of the body. From who takes nothing the connection is taken away instead."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_SECONDS):
+                await self._send({"type": "http.response.body", "body": b""})
 
     async def _write(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
