@@ -25,7 +25,13 @@ from postroom.events.reading import Told, Wanted
 KIND: Final = "tenant.policy_updated"
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 PLATFORM: Final = Wanted(Scope(Level.PLATFORM), frozenset({KIND}))
-DATA: Final[dict[str, object]] = {"fields": [], "by": "tenant", "actor_key_id": None, "actor_user_id": None, "policy_version": 1}
+DATA: Final[dict[str, object]] = {
+    "fields": [],
+    "by": "tenant",
+    "actor_key_id": None,
+    "actor_user_id": None,
+    "policy_version": 1,
+}
 _INSERT: Final = """
 INSERT INTO events (public_id, type, tenant_id, owner_kind, owner_id, payload, occurred_at)
 VALUES ($1, $2, $3, 'platform', $6, $4, $5) RETURNING id

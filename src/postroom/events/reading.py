@@ -30,6 +30,7 @@ LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id
 
 # $1 the key after which, $2 the last, $3 how many. Of every tenant: the feed gives each listener its own.
 _FOLLOWING: Final = f"{_COLUMNS} FROM events e {_JOINS} WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3"
+_KEY: Final = "SELECT id FROM events WHERE public_id = $1"
 _NEWEST: Final = "SELECT coalesce(max(id), 0) FROM events"
 # A transaction takes this lock on the table before it gets a key of it, and lets go of it after its commit can be seen.
 _WRITERS: Final = """
@@ -92,6 +93,11 @@ class Told:
     occurred_at: datetime
     payload: bytes
 
+    @property
+    def created_at(self) -> datetime:
+        """As lists of anything call it."""
+        return self.occurred_at
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -114,6 +120,12 @@ async def following(conn: Connection, after: int, last: int, limit: int) -> list
 async def newest(conn: Connection) -> int:
     """The greatest key that can be seen; 0 without events."""
     return int(await conn.fetchval(_NEWEST))
+
+
+async def key_of(conn: Connection, public_id: str) -> int | None:
+    """The key of an event; None when there is none, or none any more."""
+    found: int | None = await conn.fetchval(_KEY, public_id)
+    return found
 
 
 async def writers(conn: Connection) -> frozenset[str]:
