@@ -124,7 +124,7 @@ def servers() -> Iterator[tuple[str, str]]:
         server.server_close()
 
 
-@pytest.mark.covers("FR-WH-2", "events-webhooks-errors:7")
+@pytest.mark.covers("FR-WH-2")
 def test_listen_posts_what_the_stream_tells(
     bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

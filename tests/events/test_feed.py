@@ -124,7 +124,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.covers("events-webhooks-errors:1", "edge:J2")
+@pytest.mark.covers("edge:J2")
 async def test_a_late_commit_between_two_others(db: Database, writing: Writing, slow: asyncpg.Connection) -> None:
     """The first to get its key commits last: nobody is told of what follows before."""
     async with following(db) as feed:
@@ -141,7 +141,7 @@ async def test_a_late_commit_between_two_others(db: Database, writing: Writing, 
         assert await taken(listener, 3) == [first, second, third]
 
 
-@pytest.mark.covers("events-webhooks-errors:1")
+@pytest.mark.covers("decisions:A7")
 async def test_what_is_rolled_back_holds_up_nobody(db: Database, writing: Writing, slow: asyncpg.Connection) -> None:
     async with following(db) as feed:
         listener = await listening(feed)
@@ -201,7 +201,7 @@ async def test_a_listener_that_comes_while_somebody_writes(
     await asyncio.wait([running])
 
 
-@pytest.mark.covers("events-webhooks-errors:1", "NFR-REL-4")
+@pytest.mark.covers("NFR-REL-4")
 @pytest.mark.parametrize("seed", range(4))
 async def test_many_writers_and_two_readers(db: Database, writing: Writing, seed: int) -> None:
     """Writers that commit and give up in any order; two nodes tell the same, in one order, each thing once, and from

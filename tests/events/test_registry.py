@@ -52,14 +52,14 @@ def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str, more:
         assert ours["pattern"] == CONTRACT["scalars"][theirs["ref"]]["pattern"], path
 
 
-@pytest.mark.covers("events-webhooks-errors:4", "FR-WH-4")
+@pytest.mark.covers("FR-WH-4")
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_is_what_the_contract_publishes(kind: str) -> None:
     data = CONTRACT["schemas"][CONTRACT["events"][kind]["data"]]
     compare(REGISTRY[kind].data, data, kind, OPTIONAL_MORE.get(kind, set()))
 
 
-@pytest.mark.covers("events-webhooks-errors:2")
+@pytest.mark.covers("FR-WH-4")
 def test_the_envelope_is_the_published_one() -> None:
     published = CONTRACT["schemas"]["MessageReceivedEvent"]
     for one in REGISTRY.values():

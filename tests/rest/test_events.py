@@ -38,7 +38,7 @@ async def listed(world: World, headers: dict[str, str] | None = None, **params: 
         params["cursor"] = cursor
 
 
-@pytest.mark.covers("events-webhooks-errors:1")
+@pytest.mark.covers("decisions:A7")
 async def test_lists_what_happened_newest_first(world: World) -> None:
     stored = [await deliver(world, simple_mail(f"Mail {n}")) for n in range(5)]
     await deliver(world, simple_mail("Elsewhere"), to=world.other_box)
