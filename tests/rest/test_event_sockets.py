@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -142,6 +143,16 @@ async def test_what_clients_say_has_a_limit(world: World) -> None:
         assert (await frame(client))["event"]["type"] == "message.received"
         await client.send("x" * 5000)
         assert (await closing(client))[0] == 1009
+
+
+async def test_nothing_is_logged_of_who_asks(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with served(world) as listener, socket(listener, world.key, "?types=message.received") as client:
+            await frame(client)
+    ours = [one for one in caplog.records if not one.name.startswith(("websockets.client", "asyncio"))]
+    text = " ".join(one.getMessage() for one in ours)
+    assert "message.received" not in text
+    assert world.key["authorization"].split()[1] not in text
 
 
 async def test_heartbeats(world: World) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final
 
 from postroom.accounts.permissions import Level
@@ -36,7 +37,6 @@ SPACING_SECONDS: Final = 0.02
 READ_ROWS: Final = 500
 KEPT_EVENTS: Final = 4096
 KEPT_BYTES: Final = 16 * 1024 * 1024
-_EVERYTHING: Final = 2**63 - 1
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.25
 _STUCK_SECONDS: Final = 30.0
 
@@ -131,7 +131,9 @@ class Feed:
         made = Listener(self, wanted, identity_key, position)
         self._places.setdefault(_place(wanted), set()).add(made)
         self._count += 1
-        for told in self._kept:
+        # From the newest back: whoever comes is near the end.
+        later = list(takewhile(lambda told: told.key > position, reversed(self._kept)))
+        for told in reversed(later):
             self._tell(made, told)
         return made
 
@@ -192,7 +194,7 @@ class Feed:
             return
         while True:
             async with self._database.acquire() as conn:
-                found = await reading.following(conn, self.settled, _EVERYTHING, READ_ROWS)
+                found = await reading.following(conn, self.settled, reading.EVERYTHING, READ_ROWS)
             # What follows without a gap is settled by itself; beyond a gap somebody may hold the key that is missing.
             whole = 0
             while whole < len(found) and found[whole].key == self.settled + whole + 1:

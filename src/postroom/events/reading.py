@@ -1,7 +1,8 @@
 """Events as they are read: by the feed, which follows the table, and by lists and resumed streams. SQL.
 
-Nobody reads beyond what is *settled*. Keys are handed out before the commit, so below an event that can be seen one
-may still be missing. The feed knows up to which key all is decided (`feed.py`), and hands that limit to the others.
+Nobody who goes on from where they were reads beyond what is *settled*. Keys are handed out before the commit, so below
+an event that can be seen one may still be missing. The feed knows up to which key all is decided (`feed.py`), and hands
+that limit to the others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from postroom.db.pool import Connection
 
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
+
+EVERYTHING: Final = 2**63 - 1
+"""A key that no event has."""
 
 _COLUMNS: Final = """
 SELECT e.id, e.public_id, e.type, e.tenant_id, e.identity_id, w.partner_id, coalesce(i.is_system, false) AS is_system,
@@ -133,9 +137,11 @@ async def writers(conn: Connection) -> frozenset[str]:
     return frozenset(row["virtualtransaction"] for row in await conn.fetch(_WRITERS))
 
 
-async def before(conn: Connection, wanted: Wanted, key: int | None, settled: int, limit: int) -> list[Told]:
-    """Settled events, the newest first, from below `key` on."""
-    return await _page(conn, "back", wanted, key, settled, limit)
+async def before(conn: Connection, wanted: Wanted, key: int | None, limit: int) -> list[Told]:
+    """Events that can be seen, the newest first, from below `key` on. Whoever follows a feed first and then reads here
+    has everything.
+    """
+    return await _page(conn, "back", wanted, key, EVERYTHING, limit)
 
 
 async def after(conn: Connection, wanted: Wanted, key: int, settled: int, limit: int) -> list[Told]:

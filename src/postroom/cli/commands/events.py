@@ -72,7 +72,7 @@ def list_(
                 key = None if after is None else await reading.key_of(conn, after[1])
                 if after is not None and key is None:
                     raise usage("--cursor: this is not a cursor of this list")
-                return await reading.before(conn, wanted, key, await reading.newest(conn), size)
+                return await reading.before(conn, wanted, key, size)
 
         return fetch
 
@@ -116,7 +116,7 @@ def tail(
         left = count
         position = await feed.caught_up()
         async with core.database.acquire() as conn:
-            shown = await reading.before(conn, wanted, None, position, last) if last else []
+            shown = await reading.before(conn, wanted, position + 1, last) if last else []
         shown.reverse()
         while True:
             for told in shown:

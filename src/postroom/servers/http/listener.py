@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import sys
@@ -26,6 +27,9 @@ from postroom.servers.http import failures
 from postroom.servers.http.gate import JSON, STANDARD_HEADERS, AsgiApp
 
 log = base_log.get("servers.http")
+
+_quiet = logging.getLogger("postroom.websockets")
+_quiet.setLevel(logging.ERROR)
 
 _BACKLOG: Final = 512
 _MAX_FRAME: Final = 4096
@@ -135,6 +139,17 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Socket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets, which says nothing of who asked for what: neither their address nor, where
+    everything is logged, the key in their headers.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = self.conn.logger = _quiet
+        self.conn.debug = False
+
+
 def _config(app: AsgiApp, ids: IdGenerator, limits: HttpLimits) -> uvicorn.Config:
     def protocol(*args: Any, **kwargs: Any) -> _Connection:
         return _Connection(limits, ids, *args, **kwargs)
@@ -142,7 +157,7 @@ def _config(app: AsgiApp, ids: IdGenerator, limits: HttpLimits) -> uvicorn.Confi
     return uvicorn.Config(
         cast(Any, app),
         http=cast(Any, protocol),
-        ws=WebSocketsSansIOProtocol,
+        ws=_Socket,
         ws_max_size=_MAX_FRAME,
         ws_ping_interval=_PING_SECONDS,
         ws_ping_timeout=_PING_SECONDS,

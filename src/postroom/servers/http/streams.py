@@ -110,7 +110,7 @@ class Streams:
                 del self._open[who]
 
     async def settled(self) -> int:
-        """The newest event that may be listed. Raises `unavailable`."""
+        """The newest event that is settled, with all that was committed before. Raises `unavailable`."""
         try:
             async with asyncio.timeout(self.timing.start):
                 return await self.feed.caught_up()

@@ -95,10 +95,9 @@ class Routes:
         wanted, _ = await self._wanted(call, query, query.since)
         filters = query.model_dump(exclude={"limit", "cursor"})
         position = call.position(query.cursor, **filters)
-        settled = await self._streams.settled()
         async with self._services.database.acquire() as conn:
             key = None if position is None else int(position[0])
-            found = await reading.before(conn, wanted, key, settled, query.limit + 1)
+            found = await reading.before(conn, wanted, key, query.limit + 1)
         shown = found[: query.limit]
         following = None
         if len(found) > len(shown):
