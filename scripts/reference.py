@@ -290,8 +290,10 @@ def events_page() -> Iterator[str]:
     yield "\nThe schemas are closed: what is not in them is not sent. Tolerate what you do not know all the same.\n"
     for one in public:
         yield f"## `{one.name}`\n"
-        yield f"{one.said[0].upper()}{one.said[1:]}. The schema of `data`:\n"
-        yield f"```json\n{json.dumps(one.data, indent=2)}\n```\n"
+        yield f"{one.said[0].upper()}{one.said[1:]}.\n"
+        yield f"```json\n{json.dumps(one.example, indent=2)}\n```\n"
+        yield "The schema of `data`:\n"
+        yield f"```json\n{json.dumps(one.data)}\n```\n"
 
 
 def _said(schema: Document) -> str:

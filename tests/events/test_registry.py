@@ -12,6 +12,7 @@ import pytest
 from postroom.accounts.permissions import Permission
 from postroom.directory.models import Fact
 from postroom.events.registry import PUBLIC, REGISTRY, seen_by
+from tests.events.checking import check_payload
 
 CONTRACT: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "contract.json").read_text())
 OPTIONAL_MORE: Final = {"message.uncertain": {"recipients"}}
@@ -77,3 +78,17 @@ def test_mail_is_told_to_those_who_may_read_it() -> None:
     assert "identity.created" in without
     assert seen_by(set(Permission)) == set(PUBLIC)
     assert "delivery.updated" not in PUBLIC
+
+
+def test_examples_are_what_the_schemas_take() -> None:
+    for one in REGISTRY.values():
+        check_payload(json.dumps(one.example).encode())
+
+
+def test_what_is_not_in_a_schema_is_refused() -> None:
+    told = REGISTRY["message.received"].example
+    told["data"]["html"] = "<p>"
+    with pytest.raises(AssertionError, match="html"):
+        check_payload(json.dumps(told).encode())
+    with pytest.raises(AssertionError, match=r"message\.read"):
+        check_payload(json.dumps(told | {"type": "message.read"}).encode())

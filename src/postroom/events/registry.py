@@ -48,6 +48,11 @@ class EventType:
         )
         object.__setattr__(self, "schema", made)
 
+    @property
+    def example(self) -> Any:
+        """A whole event of the type."""
+        return s.example(self.schema)
+
 
 _MAIL: Final = frozenset({Permission.MESSAGES_READ})
 _IDENTITIES: Final = frozenset({Permission.IDENTITIES_READ})

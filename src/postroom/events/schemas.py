@@ -191,3 +191,41 @@ def envelope(kind: str, data: Schema, *, has_identity: bool, is_numbered: bool, 
             }
         ),
     }
+
+
+_EXAMPLE_ULID: Final = "01K8Z3NDEKTSV4RRFFQ69G5FAV"
+_EXAMPLES: Final[Mapping[str, Any]] = {
+    WORD["pattern"]: "other",
+    r"^\d{4}-\d{2}-\d{2}$": "2026-10-01",
+    "^[2-5][0-9]{2}$": "250",
+    "^[a-z0-9][a-z0-9_:-]{0,63}$": "billing",
+}
+
+
+def example(schema: Schema) -> Any:
+    """Something that the schema takes, with every member that is always there."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return example(schema["anyOf"][0])
+    match schema["type"]:
+        case "object":
+            members = schema.get("properties", {})
+            return {name: example(members[name]) for name in schema.get("required", ())}
+        case "array":
+            return [example(schema["items"])]
+        case "string":
+            return _example_text(schema)
+        case kind:
+            return {"boolean": False, "integer": 1, "number": 0.5, "null": None}[kind]
+
+
+def _example_text(schema: Schema) -> Any:
+    pattern = schema.get("pattern", "")
+    if pattern.endswith(f"_{_ULID}$"):
+        return pattern.removeprefix("^").removesuffix(f"{_ULID}$") + _EXAMPLE_ULID
+    if pattern:
+        return _EXAMPLES[pattern]
+    return {"date-time": "2026-10-01T12:00:00.000Z", "email": "anna@example.com"}.get(schema.get("format", ""), "text")
