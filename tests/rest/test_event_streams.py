@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postroom.accounts import Level, NewKey
 from postroom.accounts.permissions import Permission
 from postroom.accounts.service.standing import Standing
+from postroom.base.errors import PostroomError
 from postroom.events.feed import Feed
-from postroom.servers.http import HttpApp, create_http
-from postroom.servers.http.positions import TTL_MS
+from postroom.servers.http import CursorKey, CursorKeys, HttpApp, create_http
+from postroom.servers.http.positions import TTL_MS, Sealer, unseal
 from postroom.servers.http.streams import MAX_PER_CALLER, Streams, Timing
 from tests.rest.streaming import connected
 from tests.rest.test_events import deliver
@@ -83,8 +87,8 @@ async def test_what_comes_while_it_catches_up_follows(world: World) -> None:
 async def test_positions_are_of_a_reach_and_of_an_age(world: World) -> None:
     async with connected(world.app, world.key) as stream:
         position = stream.last_id
-    for headers, given in ((world.other_key, position), (world.platform, position), (world.key, position[:-2] + "xx")):
-        async with connected(world.app, headers, last_id=given) as refused:
+    for headers, text in ((world.other_key, position), (world.platform, position), (world.key, position[:-2] + "xx")):
+        async with connected(world.app, headers, last_id=text) as refused:
             assert (refused.status, b"last_event_id" in refused.body) == (400, True)
     second = await world.new_key(Level.TENANT, tenant=world.tenant)
     await deliver(world, simple_mail())
@@ -96,15 +100,30 @@ async def test_positions_are_of_a_reach_and_of_an_age(world: World) -> None:
 
 
 async def test_positions_do_not_show_how_much_happens_elsewhere(world: World) -> None:
-    async with connected(world.app, world.key) as one, connected(world.app, world.key) as two:
-        assert one.last_id != two.last_id
-        assert len(one.last_id) == len(two.last_id) < 80
+    """What comes after one another has nothing in common but the name of the key."""
+    keys = await world.app.services.cursor_keys.keys_for(None)
+    sealer, now = Sealer(keys, b"tenant/-/ten_1/-"), world.clock.now()
+    made = [sealer.seal(number, now) for number in range(1000, 1200)]
+    assert {len(one) for one in made} == {len(made[0])}
+    assert len(made[0]) < 60
+    assert len({one[4:12] for one in made}) == len({one[-8:] for one in made}) == len(made)
+    for number, one in zip(range(1000, 1200), made, strict=True):
+        assert unseal(keys, b"tenant/-/ten_1/-", one, now) == number
+
+
+@given(st.text(max_size=140) | st.binary(max_size=60).map(lambda raw: "c_k1" + base64.urlsafe_b64encode(raw).decode()))
+def test_whatever_is_no_position_is_refused(text: str) -> None:
+    keys = CursorKeys(CursorKey("k1", b"c" * 32))
+    with pytest.raises(PostroomError) as caught:
+        unseal(keys, b"platform/-/-/-", text, datetime(2030, 1, 1, tzinfo=UTC))
+    assert caught.value.code == "invalid_request"
 
 
 async def test_heartbeats_move_the_position(world: World) -> None:
     """Who hears nothing, since all that happens is elsewhere, does not read all of that when they come back."""
     async with node(world, timing=Timing(heartbeat=0.05)) as app, connected(app, world.key) as stream:
         first = stream.last_id
+        await deliver(world, simple_mail("Elsewhere"), to=world.other_box)
         async with asyncio.timeout(10):
             while stream.last_id == first:  # noqa: ASYNC110  a comment wakes nobody
                 await asyncio.sleep(0.01)

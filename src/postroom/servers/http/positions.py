@@ -1,35 +1,29 @@
 """Positions in the stream of events: what a client gives back to go on where it was.
 
-`c_` + kid + base64url(nonce ‖ ciphertext ‖ tag), AES-256-GCM under a key that is derived from a key of list cursors. It
-is closed, not only signed: the place of an event among those of all tenants is nobody's business. It opens for whoever
-has the same reach, with the same key or another one, for as long as no event that follows is deleted.
+`c_` + kid + base64url(sealed), under a key that is derived from a key of list cursors (`base.sealing.TokenSeal`). It is
+closed, not only signed: the place of an event among those of all tenants is nobody's business. It opens for whoever has
+the same reach, with the same key or another one.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
-import os
 import struct
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from postroom.accounts.models import Principal
 from postroom.base.errors import PostroomError
 from postroom.base.ids import milliseconds
+from postroom.base.sealing import TokenSeal, UnsealError
 from postroom.servers.http.cursors import PREFIX, CursorKey, CursorKeys
 
 TTL_MS: Final = 7 * 24 * 60 * 60 * 1000
 """As long as events are kept, whatever happens (J30)."""
 MAX_CHARS: Final = 128
 
-_DOMAIN: Final = b"postroom-stream-position-v1\0"
-_NONCE: Final = 12
+_PURPOSE: Final = "stream-position"
 _BODY: Final = struct.Struct(">QQ")
 
 
@@ -42,14 +36,12 @@ def reach_of(principal: Principal) -> bytes:
 class Sealer:
     """Makes the positions of one stream."""
 
-    def __init__(self, keys: CursorKeys, reach: bytes, random: Callable[[int], bytes] = os.urandom) -> None:
-        self._kid, self._cipher = keys.current.kid, _cipher(keys.current)
-        self._reach, self._random = reach, random
+    def __init__(self, keys: CursorKeys, reach: bytes) -> None:
+        self._kid, self._seal, self._reach = keys.current.kid, _seal_of(keys.current), reach
 
     def seal(self, key: int, now: datetime) -> str:
         """The position after the event of this key."""
-        nonce = self._random(_NONCE)
-        sealed = nonce + self._cipher.encrypt(nonce, _BODY.pack(key, milliseconds(now)), self._reach)
+        sealed = self._seal.seal(_BODY.pack(key, milliseconds(now)), self._reach)
         return f"{PREFIX}{self._kid}{base64.urlsafe_b64encode(sealed).decode('ascii').rstrip('=')}"
 
 
@@ -71,13 +63,12 @@ def _opened(keys: CursorKeys, reach: bytes, text: str) -> tuple[int, int] | None
     for key, rest in keys.named(text[len(PREFIX) :]):
         try:
             sealed = base64.b64decode(rest + "=" * (-len(rest) % 4), altchars=b"-_", validate=True)
-            body = _cipher(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], reach)
-            found: tuple[int, int] = _BODY.unpack(body)
-        except (binascii.Error, InvalidTag, ValueError, struct.error):
+            found: tuple[int, int] = _BODY.unpack(_seal_of(key).open(sealed, reach))
+        except (binascii.Error, UnsealError, struct.error):
             continue
         return found
     return None
 
 
-def _cipher(key: CursorKey) -> AESGCM:
-    return AESGCM(hmac.digest(key.secret, _DOMAIN, "sha256"))
+def _seal_of(key: CursorKey) -> TokenSeal:
+    return TokenSeal(key.secret, _PURPOSE)

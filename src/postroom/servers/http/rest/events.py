@@ -19,6 +19,7 @@ from starlette.responses import Response
 from postroom.accounts.permissions import Permission
 from postroom.base.errors import PostroomError
 from postroom.events import reading
+from postroom.events.catalogue import timestamp
 from postroom.events.reading import Told, Wanted
 from postroom.events.registry import PUBLIC, REGISTRY, seen_by
 from postroom.servers.http import fields
@@ -96,12 +97,14 @@ class Routes:
         filters = query.model_dump(exclude={"limit", "cursor"})
         position = call.position(query.cursor, **filters)
         async with self._services.database.acquire() as conn:
-            key = None if position is None else int(position[0])
+            key = None if position is None else await reading.key_of(conn, str(position[1]))
+            if position is not None and key is None:
+                raise PostroomError("cursor_expired")  # the event is gone, and with it the place
             found = await reading.before(conn, wanted, key, query.limit + 1)
         shown = found[: query.limit]
         following = None
         if len(found) > len(shown):
-            following = call.cursor((shown[-1].key, shown[-1].public_id), **filters)
+            following = call.cursor((timestamp(shown[-1].occurred_at), shown[-1].public_id), **filters)
         return JsonAnswer(_page(shown, following))
 
     async def stream(
