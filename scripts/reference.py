@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -19,6 +20,7 @@ from postroom import __version__, mail, mailauth
 from postroom.base.errors import ERRORS
 from postroom.base.settings import environment_names
 from postroom.base.settings_tree import SECTIONS, TOP_LEVEL, Environment, Settings
+from postroom.events.registry import REGISTRY, Owner
 from postroom.imap.append import MAX_MESSAGES
 from postroom.imap.fetch import MAX_ITEMS
 from postroom.imap.search import MAX_DEPTH, MAX_KEYS
@@ -264,6 +266,45 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".") if "\n" not in text.strip() else " ".join(text.split())
 
 
+def events_page() -> Iterator[str]:
+    """The registry of events."""
+    yield "# Events\n"
+    yield NOTE
+    yield (
+        "What the program says of what happened, in [streams, lists and webhooks](../guide/events.md). Whoever is told "
+        "needs `webhooks:read`, and for a type what stands beside it. Every event has these members:\n"
+    )
+    some = next(iter(REGISTRY.values())).schema["properties"]
+    yield "| member | type |"
+    yield "| --- | --- |"
+    for name, schema in some.items():
+        kind = {"type": "string", "data": "object", "sequence": "integer or null", "identity_id": "string or null"}
+        yield f"| `{name}` | {kind.get(name) or _said(schema)} |"
+    yield "\n| type | when | also needs | in the sequence of |"
+    yield "| --- | --- | --- | --- |"
+    public = [one for one in REGISTRY.values() if one.is_public]
+    for one in public:
+        needs = ", ".join(f"`{each}`" for each in sorted(one.permissions)) or "–"
+        owner = "the identity" if one.owner is Owner.MAILBOX else "none"
+        yield f"| [`{one.name}`](#{one.name.replace('.', '')}) | {one.said} | {needs} | {owner} |"
+    yield "\nThe schemas are closed: what is not in them is not sent. Tolerate what you do not know all the same.\n"
+    for one in public:
+        yield f"## `{one.name}`\n"
+        yield f"{one.said[0].upper()}{one.said[1:]}.\n"
+        yield f"```json\n{json.dumps(one.example, indent=2)}\n```\n"
+        yield "The schema of `data`:\n"
+        yield f"```json\n{json.dumps(one.data)}\n```\n"
+
+
+def _said(schema: Document) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_said(one) for one in schema["anyOf"])
+    text = str(schema.get("type", ""))
+    return (
+        f"{text}, `{schema['pattern']}`" if "pattern" in schema else text + (", RFC 3339" if "format" in schema else "")
+    )
+
+
 def mail_page() -> Iterator[str]:
     """Every public function and class of the two libraries of mail, by module, with what it says of itself."""
     yield "# The libraries of mail\n"
@@ -354,6 +395,7 @@ PAGES = {
     "settings.md": settings_page,
     "errors.md": errors_page,
     "api.md": api_page,
+    "events.md": events_page,
     "mail.md": mail_page,
     "imap.md": imap_page,
 }

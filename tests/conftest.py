@@ -34,6 +34,7 @@ from hypothesis import settings
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import ConnectionTarget, Database, LocalPostgres, Migrator
+from tests.events.checking import check_events
 
 # No test asserts how long something takes: whose machine is busy has other work, not a fault.
 # And a run tells of the change, not of its luck: the examples are the same for the same test, so that what passed here
@@ -126,6 +127,8 @@ async def database_url(postgres_url: str, template_database: str) -> AsyncIterat
 async def db(database_url: str) -> AsyncIterator[Database]:
     async with Database(database_url, min_size=1, max_size=10, application_name="postroom-tests") as database:
         yield database
+        # Whatever a test made happen, what was said of it is what the registry of events says.
+        await check_events(database)
 
 
 @pytest.fixture

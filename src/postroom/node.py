@@ -33,6 +33,7 @@ from postroom.directory.resolver import Directory
 from postroom.directory.sending_controls import CHANNEL as SWITCH_CHANNEL
 from postroom.directory.sending_controls import Switch
 from postroom.directory.standing import KeySlots, Platform, slots_of
+from postroom.events.feed import Feed
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
 from postroom.inbound.judging import Judge, JudgingRules, Published
@@ -70,6 +71,7 @@ from postroom.servers.http.cursor_ring import CursorRing
 from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.security_text import SecurityText
 from postroom.servers.http.services import About, HttpServices
+from postroom.servers.http.streams import Streams
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices, ImapShared
 from postroom.servers.limits import MemoryBudget
 from postroom.servers.smtp import ListenerLimits
@@ -201,6 +203,7 @@ class Node:
             ),
         )
         self.dead_letters = DeadLetters(core.database, core.clock, core.ids, self.mail_out.wake)
+        self.feed = Feed(core.database)
         self.failed = asyncio.Event()
         """Set when background work ended by itself, which is a fault: the process is to be replaced."""
 
@@ -220,6 +223,8 @@ class Node:
         self._work(self._keep_up, "upkeep")
         self._work(self._follow_secrets, "secrets")
         self._work(self.standing.run, "standing")
+        if Role.HTTP in self._roles:
+            self._work(self.feed.run, "events")
         if Role.WORKER in self._roles:
             self._work(self.indexer.run, "words")
             self._work(self.mail_out.run, "dispatch")
@@ -389,6 +394,7 @@ class Node:
             ),
             partners=core.partners,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
+            streams=Streams(core.database, self.feed, self.standing, max_streams=self.shares.max_connections),
         )
         return HttpListener(
             create_http(services),
@@ -420,6 +426,9 @@ class Node:
         listener.add(ACCOUNTS_CHANNEL, lambda *_: self.standing.wake())
         listener.add(POLICY_CHANNEL, lambda key, _: self.core.policies.forget(key))
         listener.add(SWITCH_CHANNEL, lambda *_: self.core.switches.forget())
+        for channel in (MAILBOX_CHANNEL, DIRECTORY_CHANNEL, ACCOUNTS_CHANNEL, POLICY_CHANNEL):
+            listener.add(channel, lambda *_: self.feed.wake())
+        listener.on_gap(self.feed.wake)
         listener.on_gap(self.core.switches.forget)
         listener.on_gap(self.core.policies.forget)
         listener.on_gap(self.standing.wake)

@@ -22,7 +22,7 @@ from postroom.base.sealed_columns import (
     TOTP_SECRET,
     SealedColumn,
 )
-from postroom.base.sealing import Keyring, UnknownKeyError, UnsealError, kid_of, sealed_under
+from postroom.base.sealing import Keyring, TokenSeal, UnknownKeyError, UnsealError, kid_of, sealed_under
 from tests.base.old_seals import NONCE, old_seal
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
@@ -175,3 +175,21 @@ def test_nothing_tells_a_key_or_a_value() -> None:
         for canary in (secret, value, sealed):
             assert canary.decode() not in text
             assert canary.hex() not in text
+
+
+def test_tokens_open_for_their_key_their_purpose_and_what_they_are_bound_to() -> None:
+    seal = TokenSeal(b"s" * 32, "one")
+    sealed = seal.seal(b"value", b"bound")
+    assert seal.open(sealed, b"bound") == b"value"
+    assert b"value" not in sealed
+    others = (TokenSeal(b"t" * 32, "one"), TokenSeal(b"s" * 32, "two"))
+    for other, text, bound in (
+        *((one, sealed, b"bound") for one in others),
+        (seal, sealed, b"other"),
+        *(
+            (seal, one, b"bound")
+            for one in (b"", b"x", sealed[:-1], sealed + b"x", bytes([sealed[0] ^ 1]) + sealed[1:])
+        ),
+    ):
+        with pytest.raises(UnsealError):
+            other.open(text, bound)

@@ -66,6 +66,9 @@ MEMBERS: Final[dict[str, Fill]] = {
 }
 """Members of a body beside those that the schema alone can give."""
 
+BRIEFLY: Final[dict[str, dict[str, str]]] = {"waitForMessage": {"timeout": "1"}, "streamEvents": {"max_seconds": "1"}}
+"""What has operations that wait do so for a moment."""
+
 IN_BODY: Final[dict[str, str]] = {"createKey": "key_scope_exceeded"}
 """Operations whose body alone names whose thing it is, and what they answer about another's (A4.2 step 6)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
@@ -41,6 +42,8 @@ async def open_world(db: Database, clock: ManualClock, ids: IdGenerator, root: P
     ingest.start()
     services = services_of(db, clock, ids, blobs, hub, mailboxes)
     app = create_http(services)
+    assert services.streams is not None
+    following = asyncio.create_task(services.streams.feed.run())
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api.example") as client:
         made = World(
@@ -55,6 +58,8 @@ async def open_world(db: Database, clock: ManualClock, ids: IdGenerator, root: P
         made.key = await made.new_key(Level.TENANT, tenant=made.tenant)
         made.other_key = await made.new_key(Level.TENANT, tenant=made.other_tenant)
         yield made
+    following.cancel()
+    await asyncio.wait([following])
     services.parser.close()
     await ingest.stop()
     await blobs.close()

@@ -15,6 +15,7 @@ BESIDE = {
     *("getReadiness", "getDocumentation"),
     *("listFolders", "createFolder", "getFolder", "updateFolder", "deleteFolder"),
     *("moveMessages", "copyMessages", "expungeMessages", "flagMessages"),
+    *("listEvents", "streamEvents"),
 }
 # What operations and schemas of the contract have beyond it, for the folders of a mailbox (decisions E).
 MORE_PARAMETERS = {"listMessages": {("query", "folder"), ("query", "include")}}

@@ -36,6 +36,7 @@ BEYOND: Final = (
     "/v1/identities/{identity_id}/folders",
     *(f"/v1/identities/{{identity_id}}/messages/{one}" for one in ("move", "copy", "expunge", "flags")),
     "/v1/platform/queue",
+    "/v1/events",
 )
 """Where the paths of operations begin that the contract does not have (decisions D8, E)."""
 

@@ -28,7 +28,7 @@ from postroom.servers.http import About, create_http, openapi
 from postroom.servers.http.table import Idempotency, Reach, Rule
 from tests.conftest import new_database
 from tests.rest.agreement import agree
-from tests.rest.filling import IN_BODY, ODD, body_of
+from tests.rest.filling import BRIEFLY, IN_BODY, ODD, body_of
 from tests.rest.houses import BARE, GRANT, HERE, LEVEL, MAKERS, MISSING, VALUES, House, Street, Who, held, names
 from tests.rest.standing import open_all
 
@@ -81,8 +81,7 @@ class Site:
                 query[name] = value
         if rule.idempotency is Idempotency.REQUIRED:
             headers = {**headers, "idempotency-key": self.street.word()}
-        if rule.operation == "waitForMessage":
-            query["timeout"] = "1"
+        query |= BRIEFLY.get(rule.operation, {})
         body = body_of(rule, self.street.document, house, place)
         answer = await self.client.request(rule.method, path, headers=headers, params=query or None, json=body)
         agree(self.street.document, rule, answer)

@@ -26,6 +26,7 @@ from postroom.db import Database
 from postroom.servers.http.table import Reach
 from tests.conftest import new_database
 from tests.rest.agreement import agree
+from tests.rest.filling import BRIEFLY
 from tests.rest.houses import Street, Who
 from tests.rest.standing import open_all
 from tests.rest.test_fuzz import run
@@ -34,7 +35,7 @@ from tests.rest.test_matrix import RULES
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 EXAMPLES: Final = 10
-SLOW: Final = {"waitForMessage": 6, "createSession": 8, "recoverSession": 8}
+SLOW: Final = {"waitForMessage": 6, "streamEvents": 6, "createSession": 8, "recoverSession": 8}
 """Fewer examples where each one waits, or hashes a password."""
 
 
@@ -95,8 +96,8 @@ async def test_every_answer_is_described(street: Street, operations: dict[str, A
             # A session of its own for each: what it does may end all that there are.
             token = await street.session(await house.person(Who.OWNER)) if rule.reach is Reach.PERSON else None
             headers |= street.lobby.world.platform if token is None else {"authorization": f"Bearer {token}"}
-        if name == "waitForMessage":
-            asked["params"] = {**(asked.get("params") or {}), "timeout": "1"}
+        if name in BRIEFLY:
+            asked["params"] = {**(asked.get("params") or {}), **BRIEFLY[name]}
         asked.pop("cookies", None)
         clock.advance(61)  # a new window for the rate limits
         return await street.lobby.client.request(**asked, headers=headers)

@@ -16,6 +16,7 @@ from postroom.accounts.service.master_keys import MasterKeys
 from postroom.accounts.service.members import Members
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.policies import Policies
+from postroom.accounts.service.standing import Standing
 from postroom.accounts.signing_keys import SigningKeys
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
@@ -27,6 +28,7 @@ from postroom.db import Connection, Database
 from postroom.directory import Addresses, Deletions, Identities, Identity, Lists, NewIdentity, NewMailbox
 from postroom.directory.sending_controls import SendingControls, Switches
 from postroom.directory.standing import Platform, slots_of
+from postroom.events.feed import Feed
 from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.members import MemberAnnouncer
@@ -35,7 +37,7 @@ from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import ThreadTokens
 from postroom.mailbox.ingest import Delivery, Ingest
-from postroom.mailbox.models import Appended, Direction, MailboxRef, NewMessage, Source
+from postroom.mailbox.models import Announce, Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
 from postroom.mailbox.writing import close_mailbox
 from postroom.outbound.accept import Acceptance
@@ -45,6 +47,7 @@ from postroom.outbound.models import RouteKind
 from postroom.outbound.submit import Sending
 from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpServices
 from postroom.servers.http.rest import shapes
+from postroom.servers.http.streams import Streams
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
@@ -126,9 +129,14 @@ class World:
             await conn.execute("UPDATE api_keys SET revoked_at = $1 WHERE revoked_at IS NULL", self.clock.now())
 
     async def deliver(
-        self, original: bytes, *, to: Identity | None = None, direction: Direction = Direction.INBOUND
+        self,
+        original: bytes,
+        *,
+        to: Identity | None = None,
+        direction: Direction = Direction.INBOUND,
+        announce: Announce | None = None,
     ) -> Appended:
-        """A message as the MX would store it."""
+        """A message as the MX would store it; `announce` makes the event of it."""
         box = to or self.box
         content = describe(TRACE, original, self.clock.now())
         message_id = self.ids.new("msg_")
@@ -145,6 +153,7 @@ class World:
             received_at=self.clock.now(),
             internal_date=self.clock.now().replace(microsecond=0),
             delivered_to=box.primary.address,
+            announce=announce,
         )
         outcome = await self.ingest.deliver(Delivery((TRACE, original), (message,)))
         assert isinstance(outcome, tuple), outcome
@@ -265,4 +274,5 @@ def services_of(
         switches=switches,
         platform=Platform(db, clock, controls, Path("/"), keys=lambda: slots_of(master_keys, secrets)),
         members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),
+        streams=Streams(db, Feed(db, poll=0.05), Standing(db, clock)),
     )

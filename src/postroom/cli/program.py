@@ -39,6 +39,8 @@ COMMANDS: Final = {
         "message": "message",
         "key": "key",
         "audit": "audit",
+        "events": "events",
+        "webhooks": "webhooks",
         "mail": "mail",
         "queue": "queue",
         "dlq": "dlq",

@@ -33,6 +33,7 @@ from .errors import (
 )
 from .files import attachment
 from .pagination import AsyncPages, Pages
+from .streams import StreamedEvent
 
 __all__ = [
     "ApiError",
@@ -59,6 +60,7 @@ __all__ = [
     "RequestTimeout",
     "Retry",
     "ServerError",
+    "StreamedEvent",
     "Surroundings",
     "TransportError",
     "Unauthorized",

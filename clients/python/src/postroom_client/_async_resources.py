@@ -1166,6 +1166,67 @@ class AsyncSearch:
         )
 
 
+class AsyncEvents:
+    """The operations of “Events”."""
+
+    def __init__(self, caller: AsyncCaller) -> None:
+        self._caller = caller
+
+    def list_events(
+        self,
+        *,
+        types: Sequence[
+            Literal[
+                "message.received",
+                "message.sent",
+                "message.delivered",
+                "message.deferred",
+                "message.bounced",
+                "message.complained",
+                "message.rejected",
+                "message.failed",
+                "message.uncertain",
+                "message.reconciled",
+                "message.suppressed",
+                "message.canceled",
+                "identity.created",
+                "identity.updated",
+                "identity.paused",
+                "identity.resumed",
+                "identity.address_added",
+                "identity.address_activated",
+                "identity.address_promoted",
+                "identity.address_retired",
+                "member.invited",
+                "member.joined",
+                "member.role_changed",
+                "member.removed",
+                "tenant.policy_updated",
+                "webhook.disabled",
+                "webhook.test",
+            ]
+        ]
+        | None = None,
+        tenant_id: str | None = None,
+        identity_id: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        request_timeout: float | None = None,
+    ) -> AsyncPages[models.EventPage, models.Event]:
+        """What happened, newest first.
+
+        `GET /v1/events`; wants `webhooks:read`. May say `cursor_expired`, `identity_not_found`, `tenant_not_found`.
+        """
+        return self._caller.pages(
+            operations.LIST_EVENTS,
+            (),
+            {"types": types, "tenant_id": tenant_id, "identity_id": identity_id, "since": since, "limit": limit},
+            cursor,
+            request_timeout,
+        )
+
+
 class AsyncPlatform:
     """The operations of “Platform”."""
 
@@ -1894,6 +1955,7 @@ class AsyncResources:
         self.folders = AsyncFolders(caller)
         self.threads = AsyncThreads(caller)
         self.search = AsyncSearch(caller)
+        self.events = AsyncEvents(caller)
         self.platform = AsyncPlatform(caller)
         self.keys = AsyncKeys(caller)
         self.links_and_hooks = AsyncLinksAndHooks(caller)

@@ -224,6 +224,7 @@ UPDATE_THREAD: Final[Operation[models.ThreadSummary]] = Operation(
 WAIT_FOR_MESSAGE: Final[Operation[models.WaitResponse]] = Operation(
     "waitForMessage", "GET", "/v1/identities/{identity_id}/wait", {200: models.WaitResponse}
 )
+LIST_EVENTS: Final[Operation[models.EventPage]] = Operation("listEvents", "GET", "/v1/events", {200: models.EventPage})
 LIST_QUEUE: Final[Operation[models.QueueDeliveryPage]] = Operation(
     "listQueue", "GET", "/v1/platform/queue", {200: models.QueueDeliveryPage}
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -21,6 +21,7 @@ from ._retry import Retry
 from ._sync import Caller
 from .errors import ConfigError
 from .models import WaitResponse
+from .streams import StreamedEvent, follow, follow_async, query_of
 
 LONGEST_POLL: Final = 60
 """Seconds that one request may wait for a message."""
@@ -88,6 +89,19 @@ class Client(Resources):
                 return found.value
             self._caller.sleep(pause)
         return None
+
+    def stream(
+        self,
+        *,
+        types: Sequence[str] | None = None,
+        tenant_id: str | None = None,
+        identity_id: str | None = None,
+        after: str | None = None,
+    ) -> Iterator[StreamedEvent]:
+        """Events as they happen, or from the position `after` on, for ever: a connection that ends is made again.
+        Raises ApiError where the server refuses.
+        """
+        return follow(self._caller, query_of(types, tenant_id, identity_id), after, self._caller.sleep)
 
     def close(self) -> None:
         """Hang up."""
@@ -157,6 +171,19 @@ class AsyncClient(AsyncResources):
                 return found.value
             await self._caller.sleep(pause)
         return None
+
+    def stream(
+        self,
+        *,
+        types: Sequence[str] | None = None,
+        tenant_id: str | None = None,
+        identity_id: str | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[StreamedEvent]:
+        """Events as they happen, or from the position `after` on, for ever: a connection that ends is made again.
+        Raises ApiError where the server refuses.
+        """
+        return follow_async(self._caller, query_of(types, tenant_id, identity_id), after, self._caller.sleep)
 
     async def close(self) -> None:
         """Hang up."""

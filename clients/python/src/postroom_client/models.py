@@ -408,6 +408,28 @@ class ErasureRequest(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Event(Model):
+    """An event: the same bytes that webhooks get. The reference of events has the schema of each type's `data`."""
+
+    id: str
+    type: str
+    api_version: str
+    occurred_at: datetime
+    tenant_id: str | None
+    identity_id: str | None
+    sequence: int | None
+    data: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EventPage(Model):
+    """`EventPage` of the API."""
+
+    data: tuple[Event, ...]
+    next_cursor: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FiringAlert(Model):
     """`FiringAlert` of the API."""
 

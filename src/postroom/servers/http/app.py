@@ -19,6 +19,7 @@ from postroom.servers.http.rest import (
     content,
     dead_letters,
     docs,
+    events,
     folders,
     identities,
     keys,
@@ -39,6 +40,7 @@ from postroom.servers.http.rest import (
     wellknown,
 )
 from postroom.servers.http.services import HttpServices
+from postroom.servers.http.sockets import EventSockets
 from postroom.servers.http.table import RouteTable
 
 _MODULES: Final = (
@@ -57,6 +59,7 @@ _MODULES: Final = (
     content,
     threads,
     wait,
+    events,
     queue,
     dead_letters,
     platform,
@@ -87,9 +90,13 @@ class HttpApp:
         self.table.seal()
         self._routes: AsgiApp = AsyncExitStackMiddleware(self.fastapi.router)
         self._gate = Gate(self._route, ids=services.ids, allowed=self.table.allowed)
+        self._sockets = EventSockets(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._gate(scope, receive, send)
+        if scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
+        else:
+            await self._gate(scope, receive, send)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self.fastapi

@@ -102,9 +102,14 @@ def attach(request: Request, call: Call) -> None:
     request.scope[_KEY] = call
 
 
+def attached(request: Request) -> Call:
+    """The call that `attach` attached."""
+    return cast(Call, request.scope[_KEY])
+
+
 async def _call_of(request: Request) -> Call:
     # A coroutine, though it waits for nothing: for a plain function FastAPI goes to a thread and back at every request.
-    return cast(Call, request.scope[_KEY])
+    return attached(request)
 
 
 CurrentCall = Annotated[Call, Depends(_call_of)]

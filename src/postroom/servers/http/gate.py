@@ -47,9 +47,6 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1000})
-                return
             await self._app(scope, receive, send)
             return
         exchange = Exchange(self._ids.new("req_"))

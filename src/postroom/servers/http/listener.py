@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Final, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from postroom.base import log as base_log
 from postroom.base.errors import PostroomError
@@ -26,7 +28,13 @@ from postroom.servers.http.gate import JSON, STANDARD_HEADERS, AsgiApp
 
 log = base_log.get("servers.http")
 
+_quiet = logging.getLogger("postroom.websockets")
+_quiet.setLevel(logging.ERROR)
+
 _BACKLOG: Final = 512
+_MAX_FRAME: Final = 4096
+"""Octets of a message on a WebSocket from outside: nobody has much to say there."""
+_PING_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,17 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Socket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets, which says nothing of who asked for what: neither their address nor, where
+    everything is logged, the key in their headers.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = self.conn.logger = _quiet
+        self.conn.debug = False
+
+
 def _config(app: AsgiApp, ids: IdGenerator, limits: HttpLimits) -> uvicorn.Config:
     def protocol(*args: Any, **kwargs: Any) -> _Connection:
         return _Connection(limits, ids, *args, **kwargs)
@@ -138,7 +157,11 @@ def _config(app: AsgiApp, ids: IdGenerator, limits: HttpLimits) -> uvicorn.Confi
     return uvicorn.Config(
         cast(Any, app),
         http=cast(Any, protocol),
-        ws="none",
+        ws=_Socket,
+        ws_max_size=_MAX_FRAME,
+        ws_ping_interval=_PING_SECONDS,
+        ws_ping_timeout=_PING_SECONDS,
+        ws_per_message_deflate=False,  # costs memory for each, and compresses secrets beside what others wrote
         loop="none",
         lifespan="off",
         interface="asgi3",
@@ -205,6 +228,11 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._expect(None)
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """The request came whole; what follows is the socket's, and as long as it likes."""
+        self._expect(None)
+        super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Called for bytes that are no HTTP, and with a `_Refusal` of ours as the reason."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
@@ -34,6 +34,9 @@ from postroom.outbound.submit import Sending
 from postroom.servers.http.bodies import MAX_BODY
 from postroom.servers.http.cursor_ring import CursorSource
 from postroom.servers.http.security_text import SecurityText
+
+if TYPE_CHECKING:
+    from postroom.servers.http.streams import Streams  # which is made of these
 
 Probe = Callable[[], Coroutine[Any, Any, None]]
 """Raises when what it looks at cannot be used."""
@@ -117,6 +120,8 @@ class HttpServices:
     """Without it there are no routes of partners."""
     security: SecurityText | None = None
     """Without it nobody is told where faults of security are reported."""
+    streams: Streams | None = None
+    """Without it nobody lists or follows events."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

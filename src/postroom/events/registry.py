@@ -1,0 +1,234 @@
+"""Every type of event that leaves this program: whose it is, who may be told, what it says (events-webhooks-errors §4).
+
+What is not in here is not shown to anybody, so a type is added here before it is emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from postroom.accounts.permissions import Permission
+from postroom.events import schemas as s
+from postroom.events.schemas import Schema
+
+
+class Owner(StrEnum):
+    """In whose sequence an event is."""
+
+    MAILBOX = "mailbox"
+    PLATFORM = "platform"
+    """In none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """`permissions` are those that whoever is told needs beside `webhooks:read` (J29)."""
+
+    name: str
+    owner: Owner
+    said: str
+    """When it happens, for the reference."""
+    data: Schema
+    permissions: frozenset[Permission] = frozenset()
+    is_public: bool = True
+    """Whether webhooks, lists and streams have it. The others are for mail clients."""
+    has_tenant: bool = True
+    """Whether it is always a tenant's."""
+    schema: Schema = field(init=False)
+    """Of the whole event."""
+
+    def __post_init__(self) -> None:
+        of_mailbox = self.owner is Owner.MAILBOX
+        made = s.envelope(
+            self.name, self.data, has_identity=of_mailbox, is_numbered=of_mailbox, has_tenant=self.has_tenant
+        )
+        object.__setattr__(self, "schema", made)
+
+    @property
+    def example(self) -> Any:
+        """A whole event of the type."""
+        return s.example(self.schema)
+
+
+_MAIL: Final = frozenset({Permission.MESSAGES_READ})
+_IDENTITIES: Final = frozenset({Permission.IDENTITIES_READ})
+_MEMBERS: Final = frozenset({Permission.MEMBERS_READ})
+
+
+def _message(name: str, said: str, data: Schema) -> EventType:
+    return EventType(f"message.{name}", Owner.MAILBOX, said, data, _MAIL)
+
+
+def _identity(name: str, said: str, data: Schema) -> EventType:
+    return EventType(f"identity.{name}", Owner.MAILBOX, said, data, _IDENTITIES)
+
+
+def _member(name: str, said: str, data: Schema) -> EventType:
+    return EventType(f"member.{name}", Owner.PLATFORM, said, data, _MEMBERS)
+
+
+_OF_RECIPIENT: Final = {"message_id": s.MESSAGE_ID, "recipient": s.ADDRESS_TEXT}
+_ROLE: Final = s.one_of("owner", "admin", "member", "viewer")
+
+_ALL: Final = (
+    _message("received", "mail came in and can be seen", s.RECEIVED),
+    _message(
+        "sent",
+        "the transport took the message, or somebody said that it was sent",
+        s.record(
+            {
+                "message": s.MESSAGE_SUMMARY,
+                "provider": s.one_of("direct", "smtp", "ses", "simulator", "loopback"),
+                "provider_message_id": s.nullable(s.TEXT),
+                "sent_via_fallback": s.FLAG,
+            }
+        ),
+    ),
+    _message("delivered", "a recipient's server took it", s.record({**_OF_RECIPIENT, "smtp_code": s.SMTP_CODE})),
+    _message(
+        "deferred",
+        "a try failed for now and is repeated",
+        s.record({**_OF_RECIPIENT, "smtp_code": s.SMTP_CODE, "smtp_response": s.SMTP_RESPONSE}),
+    ),
+    _message(
+        "bounced",
+        "a recipient's server refused it for good, or it was tried in vain for too long",
+        s.record(
+            {
+                **_OF_RECIPIENT,
+                "bounce_type": s.one_of("hard", "soft"),
+                "smtp_code": s.SMTP_CODE,
+                "smtp_response": s.SMTP_RESPONSE,
+                "suppressed": s.FLAG,
+            }
+        ),
+    ),
+    _message("complained", "a recipient reported it as spam", s.record({**_OF_RECIPIENT, "suppressed": s.FLAG})),
+    _message(
+        "rejected",
+        "the transport refused it",
+        s.record({"message_id": s.MESSAGE_ID, "reason": s.WORD, "detail": s.nullable(s.TEXT)}),
+    ),
+    _message("failed", "it could not be sent", s.record({"message_id": s.MESSAGE_ID, "reason": s.WORD})),
+    _message(
+        "uncertain",
+        "nobody knows whether it was sent; it is not sent again. `recipients` when that is so of some only",
+        s.record(
+            {"message_id": s.MESSAGE_ID, "reason": s.WORD, "fix": s.TEXT}, {"recipients": s.listed(s.ADDRESS_TEXT)}
+        ),
+    ),
+    _message(
+        "reconciled",
+        "evidence came of what was uncertain",
+        s.record({"message_id": s.MESSAGE_ID, "status": s.OUTBOUND_STATUS}),
+    ),
+    _message(
+        "suppressed",
+        "every recipient is one that nothing is sent to",
+        s.record({"message_id": s.MESSAGE_ID, "recipients": s.listed(s.ADDRESS_TEXT)}),
+    ),
+    _message("canceled", "it was stopped before it was sent", s.record({"message_id": s.MESSAGE_ID})),
+    _identity("created", "an identity was made", s.record({"identity": s.IDENTITY})),
+    _identity(
+        "updated",
+        "members of it were changed; `changed` names them",
+        s.record({"identity": s.IDENTITY, "changed": s.listed(s.TEXT)}),
+    ),
+    _identity(
+        "paused",
+        "it sends nothing any more",
+        s.record(
+            {
+                "identity_id": s.IDENTITY_ID,
+                "reason": s.nullable(s.PAUSE_REASON),
+                "metrics": s.nullable({"type": "object"}),
+            }
+        ),
+    ),
+    _identity("resumed", "it sends again", s.record({"identity_id": s.IDENTITY_ID})),
+    _identity("address_added", "it has an address more", s.record({"address": s.ADDRESS})),
+    _identity("address_activated", "an address that was pending takes mail", s.record({"address": s.ADDRESS})),
+    _identity(
+        "address_promoted",
+        "another address is the primary one",
+        s.record({"address": s.ADDRESS, "previous_primary": s.ADDRESS}),
+    ),
+    _identity("address_retired", "an address takes no mail any more", s.record({"address": s.ADDRESS})),
+    _member(
+        "invited",
+        "somebody was invited, or invited again",
+        s.record(
+            {
+                "invitation_id": s.public_id("inv"),
+                "email_hint": s.TEXT,
+                "role": s.one_of("admin", "member", "viewer"),
+            }
+        ),
+    ),
+    _member("joined", "somebody became a member", s.record({"user_id": s.USER_ID, "role": _ROLE})),
+    _member("role_changed", "a member has another role", s.record({"user_id": s.USER_ID, "from": _ROLE, "to": _ROLE})),
+    _member("removed", "a member left or was removed", s.record({"user_id": s.USER_ID})),
+    EventType(
+        "tenant.policy_updated",
+        Owner.PLATFORM,
+        "the policy of a tenant was written; `fields` are paths, never values",
+        s.record(
+            {
+                "fields": s.listed(s.TEXT),
+                "by": s.one_of("platform", "partner", "tenant", "console"),
+                "actor_key_id": s.nullable(s.public_id("key")),
+                "actor_user_id": s.nullable(s.USER_ID),
+                "policy_version": s.POSITIVE,
+            }
+        ),
+    ),
+    EventType(
+        "webhook.disabled",
+        Owner.PLATFORM,
+        "an endpoint was switched off because it kept failing, or said that it is gone",
+        s.record({"webhook_id": s.WEBHOOK_ID, "reason": s.WORD}),
+        has_tenant=False,
+    ),
+    EventType(
+        "webhook.test",
+        Owner.PLATFORM,
+        "somebody asked for it",
+        s.record({"message": {"const": "hello"}}),
+        has_tenant=False,
+    ),
+    EventType(
+        "delivery.updated",
+        Owner.MAILBOX,
+        "a row of the mail queue changed",
+        s.record(
+            {
+                "queue_id": s.POSITIVE,
+                **_OF_RECIPIENT,
+                "status": s.WORD,
+                "attempts": s.COUNT,
+                "last_error": s.nullable(s.TEXT),
+            }
+        ),
+        _MAIL,
+        is_public=False,
+    ),
+)
+
+REGISTRY: Final[Mapping[str, EventType]] = MappingProxyType({one.name: one for one in _ALL})
+PUBLIC: Final[tuple[str, ...]] = tuple(one.name for one in _ALL if one.is_public)
+"""The types that can be asked for."""
+
+
+def seen_by(permissions: Iterable[Permission]) -> frozenset[str]:
+    """The types that whoever holds these, and `webhooks:read`, may be told of."""
+    held = frozenset(permissions)
+    return frozenset(name for name in PUBLIC if REGISTRY[name].permissions <= held)
+
+
+def describe(kind: str) -> dict[str, Any]:
+    """The schema of a type as plain JSON. Raises KeyError for a type that there is not."""
+    return dict(REGISTRY[kind].schema)

@@ -1,0 +1,189 @@
+"""`postroom events` on the host, and `postroom webhooks listen`, which passes on what a stream tells."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.cli.listening import Sent, parse
+from tests.cli.driver import Cli
+
+EVENT: Final = (
+    '{"id":"evt_01ARZ3NDEKTSV4RRFFQ69G5FAV","type":"identity.created","api_version":"2026-10-01","data":{"name":"é"}}'
+)
+
+
+@pytest.fixture
+def made(cli: Cli) -> list[str]:
+    """Two tenants and three identities."""
+    cli.json("tenant", "create", "acme")
+    cli.json("tenant", "create", "globex")
+    return [
+        cli.json("identity", "create", name, "--tenant", tenant)["id"]
+        for name, tenant in (("one", "acme"), ("two", "acme"), ("three", "globex"))
+    ]
+
+
+def test_list(cli: Cli, made: list[str]) -> None:
+    found = cli.json("events", "list")["data"]
+    assert [one["identity_id"] for one in found if one["type"] == "identity.created"] == made[::-1]
+    acme = cli.json("events", "list", "--tenant", "acme", "--type", "identity.created")["data"]
+    assert [one["identity_id"] for one in acme] == [made[1], made[0]]
+    mine = cli.json("events", "list", "--identity", made[0])["data"]
+    assert {one["identity_id"] for one in mine} == {made[0]}
+    first = cli.json("events", "list", "--limit", "1", "--type", "identity.created")
+    second = cli.json("events", "list", "--limit", "9", "--type", "identity.created", "--cursor", first["next_cursor"])
+    assert [one["identity_id"] for one in first["data"] + second["data"]] == made[::-1]
+    assert cli.json("events", "list", "--since", "2100-01-01")["data"] == []
+    assert cli("events", "list", "--type", "message.nothing").code == 2
+    assert cli("events", "list", "--cursor", "2026-01-01T00:00:00+00:00/evt_x").code == 2
+    assert "identity.created" in cli("events", "list").out
+
+
+def test_tail(cli: Cli, made: list[str]) -> None:
+    shown = cli("events", "tail", "--type", "identity.created", "-n", "2", "--json")
+    assert shown.code == 0
+    assert [json.loads(line)["identity_id"] for line in shown.out.splitlines()] == made[1:]
+    followed = cli("events", "tail", "--type", "identity.created", "--follow", "--count", "3", "--quiet")
+    assert len(followed.out.split()) == 3
+    assert made[2] in cli("events", "tail").out
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+class _Hook(BaseHTTPRequestHandler):
+    """Takes what is posted."""
+
+    taken: ClassVar[list[tuple[dict[str, str], bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.taken.append(({name.lower(): value for name, value in self.headers.items()}, body))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+class _Streaming(BaseHTTPRequestHandler):
+    """Tells one event in each connection, and ends it in one of the ways that connections end."""
+
+    asked: ClassVar[list[dict[str, str]]] = []
+
+    def do_GET(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()} | {"path": self.path}
+        self.asked.append(headers)
+        if headers["authorization"] != "Bearer pmk_right":
+            body = b'{"error":{"code":"unauthenticated","message":"no"}}'
+            self.send_response(401)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        if len(self.asked) == 2:
+            self.send_response(503)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        at = len(self.asked)
+        self.wfile.write(f"retry: 2000\n: hello\nid: at{at}\n\n".encode())
+        self.wfile.write(f"id: after{at}\nevent: identity.created\ndata: {EVENT}\n\n".encode())
+        if at == 3:
+            self.wfile.write(b'event: error\ndata: {"code":"slow_consumer","message":"m"}\n\n')
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[str, str]]:
+    """A stream and a hook."""
+    _Hook.taken.clear()
+    _Streaming.asked.clear()
+    running = [_Server(("127.0.0.1", 0), handler) for handler in (_Streaming, _Hook)]
+    for server in running:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield (f"http://127.0.0.1:{running[0].server_port}", f"http://127.0.0.1:{running[1].server_port}/hooks?a=b")
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.covers("FR-WH-2")
+def test_listen_posts_what_the_stream_tells(
+    bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event once, signed, whatever becomes of the connection; the next one goes on where the last one was."""
+    monkeypatch.setenv("POSTROOM_KEY", "pmk_right")
+    monkeypatch.setattr("postroom.cli.listening._FIRST_PAUSE", 0.01)
+    stream, hook = servers
+    done = bare(
+        *("webhooks", "listen", "--url", stream, "--forward", hook, "--type", "identity.created"),
+        *("--count", "3", "--json"),
+    )
+    assert (done.code, done.err) == (0, "")
+    first, *rest = [json.loads(line) for line in done.out.splitlines()]
+    assert [(one["type"], one["status"]) for one in rest] == [("identity.created", 204)] * 3
+    assert [one.get("last-event-id") for one in _Streaming.asked] == [None, "after1", "after1", "after3"]
+    assert {one["path"] for one in _Streaming.asked} == {"/v1/events/stream?types=identity.created"}
+    secret = base64.b64decode(first["secret"].removeprefix("whsec_"))
+    assert len(secret) == 32
+    for headers, body in _Hook.taken:
+        assert body == EVENT.encode()
+        assert headers["content-type"] == "application/json"
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        expected = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
+        assert headers["webhook-signature"] == f"v1,{expected}"
+
+
+def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, hook = servers
+    assert bare("webhooks", "listen", "--url", stream, "--forward", hook).code == 2
+    assert bare("webhooks", "listen", "--url", stream, "--forward", "ftp://a", "--key", "k").code == 2
+    assert bare("webhooks", "listen", "--url", "http://a:b", "--forward", hook, "--key", "k").code == 2
+    refused = bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "pmk_wrong")
+    assert (refused.code, _Hook.taken) == (4, [])
+    assert "unauthenticated" in refused.err
+
+
+def test_listen_goes_on_when_nobody_takes_it(
+    bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_KEY", "pmk_right")
+    done = bare("webhooks", "listen", "--url", servers[0], "--forward", "http://127.0.0.1:1/", "--count", "1")
+    assert done.code == 0
+    assert "no answer" in done.out
+
+
+_line = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=40)
+
+
+@given(st.lists(st.tuples(_line, st.lists(_line, min_size=1, max_size=3)), max_size=5), st.sampled_from(("\n", "\r\n")))
+def test_lines_are_read_as_they_are_written(events: list[tuple[str, list[str]]], end: str) -> None:
+    text = ""
+    for kind, data in events:
+        text += f"id: 7{end}: comment{end}event: x.{kind}{end}"
+        text += "".join(f"data: {line}{end}" for line in data) + end
+    found = list(parse(io.BytesIO(text.encode()).readline))
+    assert found == [Sent(f"x.{kind}", "7", "\n".join(data).encode()) for kind, data in events]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_lines(raw: bytes) -> None:
+    for sent in parse(io.BytesIO(raw).readline):
+        assert b"\r" not in sent.data[-1:]

@@ -1,0 +1,182 @@
+"""The stream as a WebSocket, through the real listener, and what a proxy of lines sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from postroom.accounts import Level, NewKey
+from postroom.accounts.service.standing import Standing
+from postroom.events.feed import Feed
+from postroom.servers.http import create_http
+from postroom.servers.http.listener import HttpLimits, HttpListener
+from postroom.servers.http.streams import Streams, Timing
+from tests.rest.test_event_streams import RIGHTS
+from tests.rest.test_events import deliver
+from tests.rest.world import World, simple_mail
+
+PATIENCE: Final = 10
+
+
+@asynccontextmanager
+async def served(world: World, timing: Timing | None = None, **limits: Any) -> AsyncIterator[HttpListener]:
+    feed = Feed(world.db, poll=0.02, kept_events=50)
+    standing = Standing(world.db, world.clock, interval=0.05)
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(standing.run())]
+    streams = Streams(world.db, feed, standing, timing=timing)
+    services = replace(world.app.services, streams=streams, stopping=asyncio.Event())
+    listener = HttpListener(
+        create_http(services), ids=world.ids, limits=HttpLimits(**limits), on_drain=services.stopping.set
+    )
+    await listener.start("127.0.0.1", 0)
+    try:
+        yield listener
+    finally:
+        await listener.drain(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def socket(
+    listener: HttpListener, headers: dict[str, str], query: str = "", path: str = "/v1/events/stream"
+) -> connect:
+    url = f"ws://127.0.0.1:{listener.port}{path}{query}"
+    return connect(url, additional_headers=headers, open_timeout=PATIENCE, proxy=None)
+
+
+async def frame(client: ClientConnection) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE):
+        found: dict[str, Any] = json.loads(await client.recv())
+        return found
+
+
+async def closing(client: ClientConnection) -> tuple[int, str]:
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ConnectionClosed):
+            await client.recv()
+    assert client.close_code is not None
+    return client.close_code, client.close_reason or ""
+
+
+@pytest.mark.covers("decisions:A7", "RFC 6455 §4")
+async def test_tells_the_same_and_goes_on_where_it_was(world: World) -> None:
+    async with served(world) as listener:
+        async with socket(listener, world.key) as client:
+            assert (await frame(client))["type"] == "hello"
+            stored = [await deliver(world, simple_mail(f"Mail {n} ✓")) for n in range(3)]
+            got = [await frame(client) for _ in stored]
+        assert [one["event"]["data"]["message"]["id"] for one in got] == [one.message_id for one in stored]
+        async with world.db.acquire() as conn:
+            payload = await conn.fetchval("SELECT payload FROM events WHERE public_id = $1", got[0]["event"]["id"])
+        assert json.loads(payload) == got[0]["event"]
+        async with socket(listener, world.key, f"?last_event_id={got[0]['id']}&types=message.received") as again:
+            assert (await frame(again))["type"] == "hello"
+            assert [(await frame(again))["event"] for _ in range(2)] == [one["event"] for one in got[1:]]
+
+
+@pytest.mark.covers("RFC 6455 §4.2.2", "security-privacy:A4.1")
+async def test_who_is_not_let_in_gets_the_answer_of_http(world: World) -> None:
+    unread = await world.new_key(Level.TENANT, ["messages:read"], tenant=world.tenant)
+    foreign = f"?identity_id={world.other_box.public_id}"
+    async with served(world) as listener:
+        for headers, query, path, status, code in (
+            ({}, "", "/v1/events/stream", 401, "unauthenticated"),
+            (unread, "", "/v1/events/stream", 403, "permission_denied"),
+            (world.key, foreign, "/v1/events/stream", 404, "identity_not_found"),
+            (world.key, "?types=nothing", "/v1/events/stream", 400, "invalid_request"),
+            (world.key, "?last_event_id=c_kx", "/v1/events/stream", 400, "invalid_request"),
+            (world.key, "", "/v1/me", 404, "route_not_found"),
+        ):
+            with pytest.raises(InvalidStatus) as caught:
+                async with socket(listener, headers, query, path):
+                    pass
+            answer = caught.value.response
+            assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (status, code)
+            assert answer.headers["request-id"].startswith("req_")
+
+
+async def test_how_it_is_closed(world: World) -> None:
+    made, text = await world.keys.create(None, NewKey("k", Level.TENANT, RIGHTS, world.tenant.id))
+    async with served(world) as listener:
+        async with socket(listener, {"authorization": f"Bearer {text}"}) as client:
+            await frame(client)
+            await world.keys.revoke(None, made.public_id)
+            assert (await frame(client))["code"] == "key_revoked"
+            assert await closing(client) == (1008, "key_revoked")
+        async with socket(listener, world.key, "?max_seconds=1") as client:
+            await frame(client)
+            assert (await frame(client))["code"] == "done"
+            assert await closing(client) == (1000, "done")
+        async with socket(listener, world.key) as client:
+            await frame(client)
+            drained = asyncio.create_task(listener.drain(5))
+            assert (await frame(client))["code"] == "stopping"
+            assert (await closing(client))[0] == 1012
+            await asyncio.wait_for(drained, PATIENCE)
+
+
+async def test_it_outlasts_the_limits_of_a_request(world: World) -> None:
+    """The time that a request may take ends where the socket begins."""
+    async with served(world, head_timeout=0.3, body_timeout=0.3) as listener, socket(listener, world.key) as client:
+        await frame(client)
+        await asyncio.sleep(0.8)
+        await deliver(world, simple_mail())
+        assert (await frame(client))["event"]["type"] == "message.received"
+
+
+async def test_what_clients_say_has_a_limit(world: World) -> None:
+    async with served(world) as listener, socket(listener, world.key) as client:
+        await frame(client)
+        await client.send('{"type":"whatever"}')
+        await client.send(b"\x00" * 4096)
+        await deliver(world, simple_mail())
+        assert (await frame(client))["event"]["type"] == "message.received"
+        await client.send("x" * 5000)
+        assert (await closing(client))[0] == 1009
+
+
+async def test_nothing_is_logged_of_who_asks(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with served(world) as listener, socket(listener, world.key, "?types=message.received") as client:
+            await frame(client)
+    ours = [one for one in caplog.records if not one.name.startswith(("websockets.client", "asyncio"))]
+    text = " ".join(one.getMessage() for one in ours)
+    assert "message.received" not in text
+    assert world.key["authorization"].split()[1] not in text
+
+
+async def test_heartbeats(world: World) -> None:
+    async with served(world, Timing(heartbeat=0.05)) as listener, socket(listener, world.key) as client:
+        hello = await frame(client)
+        await deliver(world, simple_mail("Elsewhere"), to=world.other_box)
+        while (beat := await frame(client))["id"] == hello["id"]:
+            assert beat["type"] == "heartbeat"
+        assert beat["type"] == "heartbeat"
+
+
+async def test_lines_through_the_listener(world: World) -> None:
+    """The stream of lines over a real connection, and that its end is the end of the body."""
+    async with served(world) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        head = f"GET /v1/events/stream?max_seconds=2 HTTP/1.1\r\nhost: a\r\nauthorization: {world.key['authorization']}"
+        writer.write(f"{head}\r\n\r\n".encode())
+        async with asyncio.timeout(PATIENCE):
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"transfer-encoding: chunked" in answer.lower()
+            assert b"content-type: text/event-stream\r\n" in answer
+            await reader.readuntil(b": hello")
+            await deliver(world, simple_mail())
+            assert b"id: c_" in await reader.readuntil(b"event: message.received\n")
+            assert b'"code":"done"' in await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
