@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from postroom import __version__
 from postroom.cli import program
@@ -191,7 +192,7 @@ def test_an_interruption_while_a_class_is_made_is_one(
     def importing(*arguments: object, **more: object) -> None:
         type("Made", (), {"field": Interrupting()})
 
-    monkeypatch.setattr(program.typer.main, "get_command", lambda app: importing)
+    monkeypatch.setattr(typer.main, "get_command", lambda app: importing)
     assert program.run([command, "--quiet"]) == code
 
 
