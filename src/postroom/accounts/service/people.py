@@ -7,7 +7,6 @@ other.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import Final
 
 import asyncpg
 
-from postroom.accounts import invitations
+from postroom.accounts import contacts, invitations
 from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Person
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
@@ -23,9 +22,10 @@ from postroom.accounts.permissions import GrantRole
 from postroom.accounts.service import keys_of_people
 from postroom.accounts.store import invitations as invitation_store
 from postroom.accounts.store import people as store
+from postroom.accounts.store import proofs as proof_store
 from postroom.accounts.store import sessions as session_store
 from postroom.accounts.store import tenants as tenant_store
-from postroom.accounts.text import check_name, invalid, is_storable
+from postroom.accounts.text import check_name, invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -34,9 +34,6 @@ from postroom.db import Connection, Database
 MAX_DISPLAY_NAME: Final = 78
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
-
-# The outer form only: whether mail arrives there is shown by mail that arrives there.
-_CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +84,11 @@ class People:
     async def prepare(self, new: NewPerson) -> Prepared:
         """What can be refused of a person to be made, and the work of hashing; raises as `create`."""
         check_display_name(new.display_name)
-        contact = None if new.contact_email is None else new.contact_email.lower()
-        if contact is not None and not (_CONTACT.fullmatch(contact) and is_storable(contact)):
-            raise PostroomError("address_invalid", details={"field": "contact_email"})
-        hashed = None if new.password is None else await self._hash(new.password)
+        try:
+            contact = None if new.contact_email is None else contacts.folded(new.contact_email)
+        except ValueError:
+            raise PostroomError("address_invalid", details={"field": "contact_email"}) from None
+        hashed = None if new.password is None else await self.hash(new.password)
         return Prepared(new, contact, hashed)
 
     async def check_contact(self, ready: Prepared) -> None:
@@ -101,15 +99,26 @@ class People:
             if await invitation_store.is_hosted(conn, ready.contact_email):
                 raise invalid("contact_email", "must not be an address of this deployment")
 
-    async def add(self, conn: Connection, ready: Prepared, *, by: Actor = HOST, place: Place | None = None) -> Person:
-        """Make the person in the caller's transaction, which is over when this raises `address_taken`."""
+    async def add(
+        self,
+        conn: Connection,
+        ready: Prepared,
+        *,
+        by: Actor = HOST,
+        place: Place | None = None,
+        vouched: bool = False,
+    ) -> Person:
+        """Make the person in the caller's transaction, which is over when this raises `address_taken`. `vouched`: who
+        runs the deployment says that the contact address is theirs, as the host always does.
+        """
         new, now, public_id = ready.new, self._clock.now(), self._ids.new("usr_")
         if place is not None:
             await tenant_store.share(conn, place.tenant_id)
             await check_still_manages(conn, place.tenant_id, by)
         try:
             made = await store.insert(
-                conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now
+                *(conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now),
+                now if ready.contact_email is not None and (vouched or by.is_host) else None,
             )
         except asyncpg.UniqueViolationError:
             raise PostroomError("address_taken") from None
@@ -128,14 +137,16 @@ class People:
         """Inside the caller's transaction: a new tenant gets its owner, whom their contact address tells apart.
 
         Somebody who is there already becomes the owner only when `may_draw_in`: others are not made part of a tenant
-        that they have not heard of, and nobody is told that they are there.
+        that they have not heard of, and nobody is told that they are there. Nor does somebody of whom only another
+        tenant says that the address is theirs: the tenant stays without an owner, until one is invited.
         """
         contact = ready.contact_email
         known = None if contact is None else await store.by_contact(conn, contact)
         if known is None:
             try:
                 async with conn.transaction():
-                    await self.add(conn, ready, by=by, place=Place(tenant_id, MemberRole.OWNER))
+                    place = Place(tenant_id, MemberRole.OWNER)
+                    await self.add(conn, ready, by=by, place=place, vouched=may_draw_in)
                     return
             except PostroomError as error:
                 # Somebody made the person meanwhile.
@@ -145,6 +156,9 @@ class People:
         if may_draw_in:
             if not await store.lock(conn, known.id):
                 raise PostroomError("unavailable", retry_after=1)  # they are going away at this moment
+            held = await proof_store.holder(conn, known)
+            if not (held.proven or held.untouched):
+                return
             await self.join(conn, tenant_id, known, MemberRole.OWNER, by)
 
     async def join(self, conn: Connection, tenant_id: int, person: Person, role: MemberRole, by: Actor) -> None:
@@ -176,8 +190,7 @@ class People:
 
         Raises `invalid_request`, `person_not_found`, `unavailable`.
         """
-        check_policy(password)
-        hashed = await self._hash(password)
+        hashed = await self.hash(password)
         now = self._clock.now()
         async with self._db.transaction() as conn:
             await self._hold(conn, public_id)
@@ -343,6 +356,10 @@ class People:
             await keys_of_people.removed(conn, self._ids, now, by, tenant_id, person_id)
         self._changed(person_id)
 
+    def look_again(self, person: Person) -> None:
+        """What the person signed in with was changed, and that is committed: connections are looked at again."""
+        self._changed(person.public_id)
+
     async def grant_page(
         self, tenant_id: int, person_id: int, *, limit: int = 25, after: tuple[datetime, str] | None = None
     ) -> list[Grant]:
@@ -370,7 +387,9 @@ class People:
             return await store.get(conn, person_id, None)
         return await store.get_free(conn, person_id, tenant_id)
 
-    async def _hash(self, password: str) -> str:
+    async def hash(self, password: str) -> str:
+        """What is kept of a new password. Raises `invalid_request`, `unavailable`."""
+        check_policy(password)
         try:
             return await self._passwords.hash(password)
         except HashingOverloaded:

@@ -17,8 +17,9 @@ from postroom.base.ids import is_id
 from postroom.db import Connection
 
 _INSERT = """
-INSERT INTO people (public_id, contact_email, display_name, password_hash, is_operator, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $6) RETURNING *
+INSERT INTO people (public_id, contact_email, display_name, password_hash, is_operator, created_at, updated_at,
+  contact_verified_at)
+VALUES ($1, $2, $3, $4, $5, $6, $6, $7) RETURNING *
 """
 _GET = "SELECT * FROM people WHERE public_id = $1"
 _BY_CONTACT = "SELECT * FROM people WHERE contact_email = $1"
@@ -196,9 +197,14 @@ async def insert(
     password_hash: str | None,
     is_operator: bool,
     now: datetime,
+    verified_at: datetime | None,
 ) -> Person:
-    """A new row. Raises asyncpg.UniqueViolationError when the contact address is somebody's."""
-    row = await conn.fetchrow(_INSERT, public_id, contact_email, display_name, password_hash, is_operator, now)
+    """A new row; `verified_at`: since when the contact address is known to be theirs. Raises
+    asyncpg.UniqueViolationError when the contact address is somebody's.
+    """
+    row = await conn.fetchrow(
+        _INSERT, public_id, contact_email, display_name, password_hash, is_operator, now, verified_at
+    )
     assert row is not None
     return person_of(row)
 
@@ -215,7 +221,7 @@ async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person
 
 
 async def by_contact(conn: Connection, contact_email: str) -> Person | None:
-    """The person of that contact address, in lower case."""
+    """The person of that contact address, as `contacts.folded` has it."""
     row = await conn.fetchrow(_BY_CONTACT, contact_email)
     return None if row is None else person_of(row)
 
