@@ -255,6 +255,8 @@ class Members:
             (f"invitations:{tenant.public_id}", rules.MAX_MAILS_OF_TENANT),
             (f"to:{who}", rules.MAX_MAILS_TO_ONE),
         ]
+        if tenant.partner_public_id is not None:
+            limits.append((f"invitations:{tenant.partner_public_id}", rules.MAX_MAILS_OF_PARTNER))
         if not await store.count_mail(conn, day, limits):
             resets = datetime.combine(day + timedelta(days=1), time(), UTC)
             raise PostroomError(
@@ -279,12 +281,16 @@ class Members:
         return found
 
     async def _take(self, conn: Connection, found: Invitation) -> Tenant:
-        """The tenant, locked; the invitation is still what it was, and nobody else takes it."""
+        """The tenant, locked; the invitation is still what it was, and nobody else takes it. Raises
+        `invitation_not_found`, `tenant_suspended`.
+        """
         tenant = await tenant_store.lock(conn, found.tenant_id)
         if tenant is None or tenant.status.is_gone or not await store.lock(conn, found, self._clock.now()):
             raise PostroomError("invitation_not_found")
         if await store.is_hosted(conn, found.email):
             raise PostroomError("invitation_not_found")  # the address became one of ours since (W45)
+        if tenant.status is TenantStatus.SUSPENDED:
+            raise PostroomError("tenant_suspended")
         return tenant
 
     async def _enter(self, conn: Connection, found: Invitation, person: Person, by: Actor) -> MemberRole:

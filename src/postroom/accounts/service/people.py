@@ -113,8 +113,7 @@ class People:
         """
         new, now, public_id = ready.new, self._clock.now(), self._ids.new("usr_")
         if place is not None:
-            await tenant_store.share(conn, place.tenant_id)
-            await check_still_manages(conn, place.tenant_id, by)
+            await self._may_still(conn, place.tenant_id, by)
         try:
             made = await store.insert(
                 *(conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now),
@@ -193,6 +192,7 @@ class People:
         hashed = await self.hash(password)
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             await self._hold(conn, public_id)
             person = _found(await store.set_password(conn, public_id, tenant_id, hashed, now))
             await session_store.revoke_all(conn, person.id, now)
@@ -208,6 +208,7 @@ class People:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             await self._hold(conn, public_id)
             person = _found(await store.set_enabled(conn, public_id, tenant_id, enabled, now))
             if not enabled:
@@ -224,6 +225,7 @@ class People:
         check_display_name(display_name)
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             person = _found(await store.set_name(conn, public_id, tenant_id, display_name, now))
             await record(conn, self._ids, now, by, Entry("person.update", "person", public_id, tenant_id))
         return person
@@ -281,8 +283,7 @@ class People:
         Raises `person_not_found`, `identity_not_found`.
         """
         async with self._db.transaction() as conn:
-            await tenant_store.share(conn, tenant_id)  # whoever takes a person out of it waits, or was before us
-            await check_still_manages(conn, tenant_id, by)
+            await self._may_still(conn, tenant_id, by)
             await self._hold(conn, person_id)
             person = _found(await self._find(conn, person_id, tenant_id, by_operator))
             now = self._clock.now()
@@ -298,6 +299,7 @@ class People:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             person = _found(await store.get(conn, person_id, tenant_id))
             if not await store.remove_grant(conn, tenant_id, identity, person.id):
                 raise PostroomError("grant_not_found")
@@ -312,12 +314,30 @@ class People:
         with another, `owner_required` for the owner, whom nobody but an operator resets.
         """
         async with self._db.acquire() as conn:
-            person = _found(await store.get(conn, public_id, tenant_id))
-            if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
-                raise PostroomError("owner_required")
-            if not await store.is_wholly_of(conn, person.id, tenant_id):
-                raise PostroomError("scope_denied")
+            return await self._authority(conn, public_id, tenant_id)
+
+    async def still_has_authority(self, conn: Connection, public_id: str, tenant_id: int | None, by: Actor) -> None:
+        """Inside the caller's transaction, before anything else in it: as `authority`, now, and of whoever still
+        manages the tenant; None is an operator. Nobody draws the person in, or takes anybody out, until it is over.
+        """
+        await self._may_still(conn, tenant_id, by)
+        await self._hold(conn, public_id)
+        if tenant_id is not None:
+            await self._authority(conn, public_id, tenant_id)
+
+    async def _authority(self, conn: Connection, public_id: str, tenant_id: int) -> Person:
+        person = _found(await store.get(conn, public_id, tenant_id))
+        if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
+            raise PostroomError("owner_required")
+        if not await store.is_wholly_of(conn, person.id, tenant_id):
+            raise PostroomError("scope_denied")
         return person
+
+    async def _may_still(self, conn: Connection, tenant_id: int | None, by: Actor) -> None:
+        """Whoever takes a person out of the tenant waits, or was before us, and then `by` may have lost their place."""
+        if tenant_id is not None:
+            await tenant_store.share(conn, tenant_id)
+        await check_still_manages(conn, tenant_id, by)
 
     async def remove(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
         """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2).
@@ -396,9 +416,9 @@ class People:
             raise PostroomError("unavailable", retry_after=2) from None
 
 
-async def check_still_manages(conn: Connection, tenant_id: int, by: Actor) -> None:
+async def check_still_manages(conn: Connection, tenant_id: int | None, by: Actor) -> None:
     """Whoever was taken out of the tenant while their request waited for its row, which the caller holds, does nothing
-    any more (W9). Raises `permission_denied`, `key_revoked`.
+    any more (W9); None: what only an operator does. Raises `permission_denied`, `key_revoked`.
     """
     if not await store.still_manages(conn, tenant_id, by.person, by.key):
         raise PostroomError("permission_denied" if by.key is None else "key_revoked")

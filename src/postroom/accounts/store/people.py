@@ -120,7 +120,7 @@ WHERE m.tenant_id = $1 ORDER BY m.created_at, p.public_id
 _STILL_ACTS = """
 SELECT CASE
   WHEN $2::text IS NOT NULL THEN EXISTS (
-    SELECT FROM people p LEFT JOIN members m ON m.person_id = p.id AND m.tenant_id = $1
+    SELECT FROM people p LEFT JOIN members m ON m.person_id = p.id AND m.tenant_id = $1::bigint
     WHERE p.public_id = $2 AND p.enabled AND (p.is_operator OR m.role IN ('owner', 'admin')))
   ELSE NOT EXISTS (SELECT FROM api_keys k WHERE k.public_id = $3 AND k.revoked_at IS NOT NULL) END
 """
@@ -330,7 +330,7 @@ async def put_member(conn: Connection, tenant_id: int, person_id: int, role: Mem
     await conn.execute(_PUT_MEMBER, tenant_id, person_id, role, now)
 
 
-async def still_manages(conn: Connection, tenant_id: int, person: str | None, key: str | None) -> bool:
+async def still_manages(conn: Connection, tenant_id: int | None, person: str | None, key: str | None) -> bool:
     """Whether somebody who was let in to manage a tenant's people still may. The caller holds the tenant's row."""
     return bool(await conn.fetchval(_STILL_ACTS, tenant_id, person, key))
 

@@ -174,7 +174,7 @@ def _register_codes(table: RouteTable, routes: _Routes) -> None:
             *("POST", "/v1/auth/invitation", "joinByInvitation"),
             reach=Reach.PUBLIC,
             bucket=Bucket.NONE,
-            errors={**missing, 409: ("address_taken",), 429: ("rate_limited",), 503: ("unavailable",)},
+            errors={**missing, 403: ("tenant_suspended",), 409: ("address_taken",), 429: ("rate_limited",), 503: ("unavailable",)},
             **_OWN,
         ),
         routes.join,

@@ -163,18 +163,23 @@ class _Routes:
         call: CurrentCall,
     ) -> Response:
         person = await self._mine(call, person_id)
-        await self._account.app_passwords.revoke(person, app_password_id, _actor(call))
+        await self._account.app_passwords.revoke(person, app_password_id, _actor(call), first=self._still(call, person))
         return Response(status_code=204)
 
     async def revoke_sessions(
         self, tenant_id: fields.TenantId, person_id: fields.PersonId, call: CurrentCall
     ) -> Response:
         person = await self._mine(call, person_id)
-        await self._account.sessions.revoke_all(person, _actor(call))
+        await self._account.sessions.revoke_all(person, _actor(call), first=self._still(call, person))
         return Response(status_code=204)
 
     async def _found(self, call: Call, person_id: str) -> Person:
         return await self._people.get(person_id, tenant_id=call.the_tenant.id)
+
+    def _still(self, call: Call, person: Person) -> Callable[[Connection], Awaitable[None]]:
+        """What `_mine` looked at, looked at again where the work is done."""
+        within = None if call.principal.level is Level.PLATFORM else call.the_tenant.id
+        return lambda conn: self._people.still_has_authority(conn, person.public_id, within, _actor(call))
 
     async def _mine(self, call: Call, person_id: str) -> Person:
         """The person, if the caller may touch what they sign in with."""
