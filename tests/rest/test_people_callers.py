@@ -150,7 +150,9 @@ async def test_a_suspended_tenant_takes_nobody_in(desk: Desk) -> None:
 @pytest.mark.covers("edge:W44")
 async def test_a_partner_does_not_spend_everybodys_mail(desk: Desk) -> None:
     world, members = desk.world, desk.lobby.members
-    partner = await world.app.services.partners.create(NewPartner("Integrator"))
+    partners = world.app.services.partners
+    assert partners is not None
+    partner = await partners.create(NewPartner("Integrator"))
     made = await world.tenants.create(NewTenant(slug="theirs", name="Theirs"))
     async with world.db.acquire() as conn:
         key = await conn.fetchval("SELECT id FROM partners WHERE public_id = $1", partner.public_id)
