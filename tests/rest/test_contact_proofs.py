@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextvars import Context
 from importlib import resources
 from typing import Any
 
@@ -117,6 +119,30 @@ async def test_whom_nobody_can_sign_in_as_is_whoever_reads_the_mail(desk: Desk) 
     path = f"/v1/tenants/{tenant.public_id}/people/{planted.public_id}"
     assert (await desk.ask("PATCH", path, {"password": RIGHT}, key)).json()["error"]["code"] == "scope_denied"
     assert await enters(desk, OWN) == planted.public_id
+
+
+@pytest.mark.covers("decisions:A2")
+@pytest.mark.parametrize("what", ["password", "app_password"])
+async def test_whom_somebody_may_sign_in_as_by_then(desk: Desk, what: str) -> None:
+    """The rival gives the person something to sign in with while the code is being taken."""
+    _, _, planted = await plant(desk, password=None)
+    await desk.invite()
+    code, now = await desk.code(), desk.world.clock.now()
+    async with desk.world.db.transaction() as conn:
+        await people_store.lock(conn, planted.id)
+        joining = asyncio.get_running_loop().create_task(desk.join(code, OWN), context=Context())
+        await asyncio.wait([joining], timeout=0.5)
+        if what == "password":
+            await people_store.set_password(conn, planted.public_id, None, "x", now)
+        else:
+            await conn.execute(
+                "INSERT INTO app_passwords (public_id, person_id, label, hash, created_at)"
+                " VALUES ($1, $2, 'x', 'x', $3)",
+                *(desk.world.ids.new("apw_"), planted.id, now),
+            )
+    joined = await joining
+    assert joined.status_code == 201, joined.text
+    assert joined.json()["user_id"] != planted.public_id
 
 
 @pytest.mark.covers("FR-CON-16", "edge:W23", "edge:W40")
