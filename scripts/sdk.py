@@ -468,6 +468,7 @@ BLOCKING: Final = {
     "aiter_bytes": "iter_bytes",
     "aclose": "close",
     "Async": "",
+    "until_async": "until",
     "the transport of an event loop": "a blocking transport",
     "Several tasks": "Several threads",
 }

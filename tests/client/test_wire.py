@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,15 +107,88 @@ async def test_nobody_answers() -> None:
             assert failure.sent
 
 
+@asynccontextmanager
+async def dripping(pieces: Iterable[bytes], pause: float) -> AsyncIterator[str]:
+    """Says one piece after the other, never as late as a read may take."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause)
+        except ConnectionError:
+            pass  # given up, as it should be
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+HINTS = [b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"] * 400
+SLOW_HEAD = [b"HTTP/1.1 200 OK\r\nx: "] + [b"y"] * 400
+SLOW_BODY = [HEAD % 400] + [b" "] * 400
+
+
+@pytest.mark.parametrize("pieces", [HINTS, SLOW_HEAD, SLOW_BODY], ids=["hints", "head", "body"])
+async def test_an_answer_that_takes_its_time(pieces: list[bytes]) -> None:
+    """Every read gets something; the attempt is over all the same."""
+    began = time.monotonic()
+    async with dripping(pieces, 0.05) as url:
+        for failure in await folders(url, timeout=0.6):
+            assert type(failure) is RequestTimeout
+            assert failure.sent
+    assert 0.5 < time.monotonic() - began < 10
+
+
+async def test_the_head_of_a_download_takes_its_time() -> None:
+    async with dripping(HINTS, 0.05) as url:
+        for failure in await both(url, read, read_blocking, timeout=0.6):
+            assert type(failure) is RequestTimeout
+
+
+async def test_a_download_may_take_longer_than_an_attempt() -> None:
+    pieces = [HEAD % 20] + [b"z"] * 20
+    async with dripping(pieces, 0.05) as url:
+        assert await both(url, read, read_blocking, timeout=0.6) == [b"z" * 20] * 2
+
+
+async def test_through_a_proxy() -> None:
+    async with server(WHOLE) as (url, seen):
+        for page in await folders("http://localhost:9", proxy=url):
+            assert page.data == ()
+        assert [head.split(b" ")[1].startswith(b"http://localhost:9/") for head in seen.heads] == [True, True]
+
+
+async def test_time_begins_anew_with_every_attempt() -> None:
+    """On the same connections: what one call was given is not left to the next."""
+    async with server(WHOLE) as (url, _):
+
+        def block() -> None:
+            with Client(url, KEY, timeout=0.3) as client:
+                for _ in range(3):
+                    client.folders.list_folders(IDN).first()
+                    time.sleep(0.25)
+
+        await asyncio.to_thread(block)
+
+
+async def read(client: AsyncClient) -> bytes:
+    async with client.messages.get_message_raw(IDN, MESSAGE) as download:
+        return await download.read()
+
+
+def read_blocking(client: Client) -> bytes:
+    with client.messages.get_message_raw(IDN, MESSAGE) as download:
+        return download.read()
+
+
 async def test_a_download_that_ends_too_early() -> None:
-    async def read(client: AsyncClient) -> bytes:
-        async with client.messages.get_message_raw(IDN, MESSAGE) as download:
-            return await download.read()
-
-    def read_blocking(client: Client) -> bytes:
-        with client.messages.get_message_raw(IDN, MESSAGE) as download:
-            return download.read()
-
     async with server(CUT) as (url, _):
         for failure in await both(url, read, read_blocking, retry=Retry()):
             assert type(failure) is TransportError

@@ -31,6 +31,10 @@ class Actor:
     person: str | None = None
     request_id: str | None = None
 
+    @property
+    def is_host(self) -> bool:
+        return self.key is None and self.person is None
+
 
 HOST: Final = Actor()
 """Whoever has the command line."""

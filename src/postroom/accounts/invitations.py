@@ -26,6 +26,8 @@ KEPT: Final = timedelta(days=30)
 MAX_MAILS_OF_TENANT: Final = 50
 """A day of UTC (W44)."""
 MAX_MAILS_TO_ONE: Final = 10
+MAX_MAILS_OF_PARTNER: Final = 500
+"""For all tenants of a partner together."""
 MAX_MAILS: Final = 10_000
 """Of the whole deployment: a fifth of what its system identity may send."""
 MAC_BYTES: Final = 16

@@ -164,7 +164,7 @@ _IS_LOCAL: Final = "SELECT EXISTS (SELECT FROM domains WHERE name = $1 AND enabl
 _TAKEN: Final = """
 SELECT EXISTS (SELECT FROM addresses WHERE address = $1)
   OR EXISTS (SELECT FROM aliases WHERE address = $1)
-  OR EXISTS (SELECT FROM people WHERE contact_email = $1)
+  OR EXISTS (SELECT FROM people WHERE contact_email = $1 AND contact_verified_at IS NOT NULL)
   OR EXISTS (SELECT FROM address_tombstones t WHERE t.address_hash = $2 AND NOT (
        t.tenant_id = $3 AND t.identity_id = $4 AND EXISTS (
          SELECT FROM identities i WHERE i.tenant_id = $3 AND i.id = $4 AND i.status IN ('active', 'paused'))))

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ._core import Answer, Call, Collected, Operation, Settings, finish, prepare, read_answer, transport_error
+from ._core import Answer, Call, Collected, Operation, Settings, finish, prepare, read_answer, too_late, transport_error
+from ._deadline import until_async
 from ._retry import Failure, Unusable
 from .downloads import AsyncDownloading
 from .errors import TransportError
@@ -91,20 +92,23 @@ class AsyncCaller:
     async def _once(self, call: Call[Any]) -> tuple[httpx.Response, bytes] | Failure:
         try:
             collected = Collected(call)
-            response = await self.transport.handle_async_request(call.request())
-            keep = False
-            try:
-                keep = collected.begin(response.status_code, response.headers)
-                if keep:
-                    return response, b""
-                async for piece in response.aiter_bytes():
-                    if not collected.add(piece):
-                        break
-            finally:
-                if not keep:
-                    await response.aclose()
+            with until_async(call.timeout):
+                response = await self.transport.handle_async_request(call.request())
+                keep = False
+                try:
+                    keep = collected.begin(response.status_code, response.headers)
+                    if keep:
+                        return response, b""
+                    async for piece in response.aiter_bytes():
+                        if not collected.add(piece):
+                            break
+                finally:
+                    if not keep:
+                        await response.aclose()
         except TransportError as error:
             return error
+        except TimeoutError:
+            return too_late(call.operation.name)
         except httpx.TransportError as error:
             return transport_error(call.operation.name, error)
         done = finish(call, response.status_code, response.headers, collected.body)

@@ -367,7 +367,7 @@ class Collected:
             return False
         self._pieces.append(piece)
         if self._clock() - self._began > self._call.timeout:
-            raise RequestTimeout(f"{self._call.operation.name}: the answer took too long", sent=True)
+            raise too_late(self._call.operation.name)
         return True
 
     @property
@@ -384,6 +384,11 @@ def finish(call: Call[Any], status: int, headers: httpx.Headers, body: bytes | N
     if body is None:
         raise DecodeError(f"{call.operation.name}: the answer is too long", status=status)
     return body
+
+
+def too_late(operation: str) -> RequestTimeout:
+    """The time of an attempt was over while its answer was still coming."""
+    return RequestTimeout(f"{operation}: the answer took too long", sent=True)
 
 
 def transport_error(operation: str, error: httpx.TransportError) -> TransportError:

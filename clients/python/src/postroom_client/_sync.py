@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ._core import Answer, Call, Collected, Operation, Settings, finish, prepare, read_answer, transport_error
+from ._core import Answer, Call, Collected, Operation, Settings, finish, prepare, read_answer, too_late, transport_error
+from ._deadline import until
 from ._retry import Failure, Unusable
 from .downloads import Downloading
 from .errors import TransportError
@@ -92,20 +93,23 @@ class Caller:
     def _once(self, call: Call[Any]) -> tuple[httpx.Response, bytes] | Failure:
         try:
             collected = Collected(call)
-            response = self.transport.handle_request(call.request())
-            keep = False
-            try:
-                keep = collected.begin(response.status_code, response.headers)
-                if keep:
-                    return response, b""
-                for piece in response.iter_bytes():
-                    if not collected.add(piece):
-                        break
-            finally:
-                if not keep:
-                    response.close()
+            with until(call.timeout):
+                response = self.transport.handle_request(call.request())
+                keep = False
+                try:
+                    keep = collected.begin(response.status_code, response.headers)
+                    if keep:
+                        return response, b""
+                    for piece in response.iter_bytes():
+                        if not collected.add(piece):
+                            break
+                finally:
+                    if not keep:
+                        response.close()
         except TransportError as error:
             return error
+        except TimeoutError:
+            return too_late(call.operation.name)
         except httpx.TransportError as error:
             return transport_error(call.operation.name, error)
         done = finish(call, response.status_code, response.headers, collected.body)

@@ -215,9 +215,13 @@ class IdentityUpdateRequest(TypedDict):
 
 
 class InvitationAcceptRequest(TypedDict):
-    """`code`: that of the mail."""
+    """`code`: that of the mail; `password`: a new one, for whoever's address nobody has proved yet (`403`
+    `permission_denied`, reason `address_unproven`, says so). Nothing that signed in before does then, but the
+    password.
+    """
 
     code: str
+    password: NotRequired[str]
 
 
 class InvitationCreateRequest(TypedDict):

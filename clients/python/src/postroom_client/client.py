@@ -15,6 +15,7 @@ import httpx
 from ._async import AsyncCaller
 from ._async_resources import AsyncResources
 from ._core import MAX_ANSWER, REQUEST_TIMEOUT, WAIT_EXTRA, Answer, Settings, Surroundings, check_key, server_time
+from ._deadline import Transport
 from ._operations import WAIT_FOR_MESSAGE
 from ._resources import Resources
 from ._retry import Retry
@@ -34,9 +35,10 @@ class Client(Resources):
 
     `url` is the server's address: `https://`, or `http://` on this machine. `key`: an API key or the token of a
     session; None for what needs none. `retry`: nothing is sent again unless it says so. `timeout`: seconds for one
-    attempt. `verify`: a context that knows the server's certificate, where the usual authorities do not. `proxy`: the
-    address of one; those of the environment are not looked at. Answers of more than `max_answer` bytes are refused.
-    Redirections are not followed. Raises ConfigError.
+    attempt, up to the end of its answer, or to the beginning of a download; a blocking `transport` of your own may take
+    them for each read. `verify`: a context that knows the server's certificate, where the usual authorities do not.
+    `proxy`: the address of one; those of the environment are not looked at. Answers of more than `max_answer` bytes
+    are refused. Redirections are not followed. Raises ConfigError.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Client(Resources):
     ) -> None:
         settings = Settings.of(url, key, retry, timeout, max_answer, surroundings)
         # The transport is used without httpx.Client, which writes every address that it asks for to the log.
-        made = httpx.HTTPTransport(verify=_trust(url, verify), proxy=proxy) if transport is None else transport
+        made = Transport(_trust(url, verify), proxy) if transport is None else transport
         self._caller = Caller(settings, made, sleep)
         super().__init__(self._caller)
 

@@ -13,6 +13,7 @@ from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.keys import mac
 from postroom.accounts.models import AppPassword, Person
 from postroom.accounts.scram import ScramKeys
+from postroom.accounts.service.sessions import First
 from postroom.accounts.store import credentials as store
 from postroom.accounts.store import people as people_store
 from postroom.accounts.store import sessions as session_store
@@ -79,10 +80,14 @@ class AppPasswords:
         async with self._db.acquire() as conn:
             return await store.app_passwords(conn, person_id, min(max(limit, 1), MAX_PAGE), after)
 
-    async def revoke(self, person: Person, public_id: str, by: Actor) -> None:
-        """Refused from now on; what it opened ends. Raises `app_password_not_found`, the second time too."""
+    async def revoke(self, person: Person, public_id: str, by: Actor, *, first: First | None = None) -> None:
+        """Refused from now on; what it opened ends. `first` is done first in the transaction. Raises
+        `app_password_not_found`, the second time too, and what `first` raises.
+        """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            if first is not None:
+                await first(conn)
             revoked = await store.revoke_app_password(conn, person.id, public_id, now)
             if revoked is None:
                 raise PostroomError("app_password_not_found")

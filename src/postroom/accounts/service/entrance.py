@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroom.accounts import tokens
+from postroom.accounts import contacts, tokens
 from postroom.accounts.keys import mac
 from postroom.accounts.models import PersonSession
 from postroom.accounts.passkeys import Assertion
@@ -48,7 +48,7 @@ class Entrance:
         Raises `invalid_credentials` whatever is wrong, `totp_required` when the password is right and a code is
         wanted, `too_many_attempts`, `unavailable`.
         """
-        address = address.strip().lower()
+        address = contacts.sought(address)
         network = self._throttle.network(origin.ip)
         _refuse_locked(await self._throttle.network_locked_for(network))
         counted, people = await self._known(address)

@@ -12,21 +12,24 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 
+from postroom.accounts import contacts
 from postroom.accounts import invitations as rules
 from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.invitations import Invitation
 from postroom.accounts.models import MemberRole, NewPerson, Person, PersonSession, Tenant, TenantStatus
-from postroom.accounts.service.people import People, check_display_name, check_still_manages
+from postroom.accounts.service import proofs
+from postroom.accounts.service.people import People, Prepared, check_display_name, check_still_manages
 from postroom.accounts.signing_keys import Purpose, SigningKeys
+from postroom.accounts.store import credentials as credential_store
 from postroom.accounts.store import invitations as store
 from postroom.accounts.store import people as people_store
+from postroom.accounts.store import proofs as proof_store
 from postroom.accounts.store import tenants as tenant_store
-from postroom.accounts.text import invalid, is_storable
+from postroom.accounts.text import invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.db import Connection, Database
-from postroom.smtp import AddressSyntaxError, parse_path
 
 Then = Callable[[Connection, Invitation], Awaitable[None]]
 """What is done in the same transaction as an invitation."""
@@ -144,15 +147,20 @@ class Members:
         key = await self._keys.current(Purpose.LINK)
         return rules.mint(key.kid, key.secret, rules.Code(invitation.public_id, invitation.issue))
 
-    async def accept(self, session: PersonSession, code: str, by: Actor) -> Joined:
+    async def accept(self, session: PersonSession, code: str, by: Actor, password: str | None = None) -> Joined:
         """Whoever is signed in comes in, if they are whom the invitation was sent to (W23, W40).
 
-        Raises `permission_denied` to a session of an application password; `invitation_not_found` for a code that
-        opens nothing, any more or to them.
+        The code proves that their contact address is theirs. While nobody had, whoever made them may know what they
+        sign in with: then they choose a `password`, nothing that signed in before does any more, and all sessions end.
+
+        Raises `permission_denied` to a session of an application password, without the password where one is to be
+        chosen, and to a session of one step of whoever has two; `invalid_request` with one where none is;
+        `invitation_not_found` for a code that opens nothing, any more or to them; `tenant_suspended`; `unavailable`.
         """
         if session.app_password_id is not None:
             raise PostroomError("permission_denied", details={"reason": "app_password"})
         found = await self._find(code)
+        hashed = None if password is None else await self._people.hash(password)
         async with self._db.transaction() as conn:
             tenant = await self._take(conn, found)
             # They may be leaving their last tenant at this moment, and go away with it.
@@ -161,28 +169,40 @@ class Members:
             person = await people_store.by_contact(conn, found.email)
             if person is None or person.id != session.person_id:
                 raise PostroomError("invitation_not_found")
+            proven = (await proof_store.holder(conn, person)).proven
+            if not proven:
+                person = await self._prove(conn, session, person, hashed, by)
+            elif hashed is not None:
+                raise invalid("password", "is for whoever's address was not proved before")
             role = await people_store.member_role(conn, tenant.id, person.id)
             if role is None:
                 role = await self._enter(conn, found, person, by)
             await store.accept(conn, found, person.public_id)
+        if not proven:
+            self._people.look_again(person)
         return Joined(tenant, person, role)
 
     async def join(self, code: str, display_name: str, password: str) -> Joined:
-        """Whoever is not here yet comes in, and signs in with the address that they were invited by.
+        """Whoever is not here yet comes in, and signs in with the address that they were invited by. Somebody may have
+        been made with that address: whom nobody can sign in as is they; others, of whom nobody proved it, lose it.
 
-        Raises `invitation_not_found`; `address_taken` when the address is somebody's already, who signs in and then
-        accepts; what `People.prepare` raises.
+        Raises `invitation_not_found`; `address_taken` when the address is known to be somebody's, who signs in and then
+        accepts; `tenant_suspended`; what `People.prepare` raises.
         """
         check_display_name(display_name)
         found = await self._find(code)  # first: nothing is hashed for whoever guesses
         async with self._db.acquire() as conn:
-            if await people_store.by_contact(conn, found.email) is not None:
-                raise PostroomError("address_taken")
+            known = await people_store.by_contact(conn, found.email)
+            if known is not None:
+                _free(await proof_store.holder(conn, known))
         ready = await self._people.prepare(NewPerson(display_name, found.email, password))
         async with self._db.transaction() as conn:
             tenant = await self._take(conn, found)
-            person = await self._people.add(conn, ready)
-            role = await self._enter(conn, found, person, Actor(person=person.public_id))
+            person = await self._of_address(conn, found.email, ready)
+            by = Actor(person=person.public_id)
+            role = await people_store.member_role(conn, tenant.id, person.id)
+            if role is None:
+                role = await self._enter(conn, found, person, by)
             await store.accept(conn, found, person.public_id)
         return Joined(tenant, person, role)
 
@@ -193,6 +213,32 @@ class Members:
             await store.expire(conn, now, now - rules.KEPT)
 
     # -- parts
+
+    async def _of_address(self, conn: Connection, email: str, ready: Prepared) -> Person:
+        """Whoever showed the code that was mailed to the address. Raises `address_taken`."""
+        held, now = await proof_store.lock_holder(conn, email), self._clock.now()
+        if held is not None:
+            _free(held)
+            person = held.person
+            if held.untouched:
+                assert ready.password_hash is not None, "whoever joins chooses a password"
+                by, name = Actor(person=person.public_id), ready.new.display_name
+                return await proofs.prove(conn, self._ids, now, person, ready.password_hash, by=by, name=name)
+            await proofs.release(conn, self._ids, now, person)
+        return await self._people.add(conn, ready)
+
+    async def _prove(
+        self, conn: Connection, session: PersonSession, person: Person, hashed: str | None, by: Actor
+    ) -> Person:
+        """Whoever is signed in, of whom only somebody else said that the address is theirs; their row is locked."""
+        if hashed is None:
+            raise PostroomError("permission_denied", details={"reason": "address_unproven"})
+        if not await proof_store.session_lives(conn, session.id):
+            raise PostroomError("unauthenticated")  # whoever may reset them did so meanwhile
+        step = await credential_store.totp(conn, person.id, lock=True)
+        if step is not None and step.enabled_at is not None and not session.second_factor:
+            raise PostroomError("permission_denied", details={"reason": "second_factor_required"})
+        return await proofs.prove(conn, self._ids, self._clock.now(), person, hashed, by=by)
 
     async def _check_address(self, conn: Connection, tenant_id: int, email: str) -> None:
         if await store.is_hosted(conn, email):
@@ -209,6 +255,8 @@ class Members:
             (f"invitations:{tenant.public_id}", rules.MAX_MAILS_OF_TENANT),
             (f"to:{who}", rules.MAX_MAILS_TO_ONE),
         ]
+        if tenant.partner_public_id is not None:
+            limits.append((f"invitations:{tenant.partner_public_id}", rules.MAX_MAILS_OF_PARTNER))
         if not await store.count_mail(conn, day, limits):
             resets = datetime.combine(day + timedelta(days=1), time(), UTC)
             raise PostroomError(
@@ -233,12 +281,16 @@ class Members:
         return found
 
     async def _take(self, conn: Connection, found: Invitation) -> Tenant:
-        """The tenant, locked; the invitation is still what it was, and nobody else takes it."""
+        """The tenant, locked; the invitation is still what it was, and nobody else takes it. Raises
+        `invitation_not_found`, `tenant_suspended`.
+        """
         tenant = await tenant_store.lock(conn, found.tenant_id)
         if tenant is None or tenant.status.is_gone or not await store.lock(conn, found, self._clock.now()):
             raise PostroomError("invitation_not_found")
         if await store.is_hosted(conn, found.email):
             raise PostroomError("invitation_not_found")  # the address became one of ours since (W45)
+        if tenant.status is TenantStatus.SUSPENDED:
+            raise PostroomError("tenant_suspended")
         return tenant
 
     async def _enter(self, conn: Connection, found: Invitation, person: Person, by: Actor) -> MemberRole:
@@ -250,17 +302,17 @@ class Members:
 
 
 def _checked(email: str) -> str:
-    """In lower case, as people's contact addresses are. Raises `invalid_request`."""
-    wrong = invalid("email", "must be an address, local-part@domain")
-    local = email.rpartition("@")[0]
+    """As people's contact addresses are. Raises `invalid_request`."""
     try:
-        path = parse_path(f"<{email}>".encode()) if is_storable(email) else None
-    except AddressSyntaxError:
-        raise wrong from None
-    # Nothing after it, and no quoted local part: what a contact address cannot be either.
-    if path is None or path.parameters or path.address is None or path.address.local != local or " " in local:
-        raise wrong
-    return f"{local}@{path.address.domain}".lower()
+        return contacts.folded(email)
+    except ValueError:
+        raise invalid("email", "must be an address, local-part@domain") from None
+
+
+def _free(held: proof_store.Holder) -> None:
+    """Raises `address_taken` for an address that is known to be somebody's who can sign in."""
+    if held.proven and not held.untouched:
+        raise PostroomError("address_taken")
 
 
 def _open(tenant: Tenant | None) -> Tenant:

@@ -7,7 +7,6 @@ other.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import Final
 
 import asyncpg
 
-from postroom.accounts import invitations
+from postroom.accounts import contacts, invitations
 from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.accounts.models import Grant, Member, MemberRole, NewPerson, Person
 from postroom.accounts.passwords import HashingOverloaded, Passwords, check_policy
@@ -23,9 +22,10 @@ from postroom.accounts.permissions import GrantRole
 from postroom.accounts.service import keys_of_people
 from postroom.accounts.store import invitations as invitation_store
 from postroom.accounts.store import people as store
+from postroom.accounts.store import proofs as proof_store
 from postroom.accounts.store import sessions as session_store
 from postroom.accounts.store import tenants as tenant_store
-from postroom.accounts.text import check_name, invalid, is_storable
+from postroom.accounts.text import check_name, invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
@@ -36,9 +36,6 @@ MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
 _NOBODY: Final = 0
 """No row has this key."""
-
-# The outer form only: whether mail arrives there is shown by mail that arrives there.
-_CONTACT: Final = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +86,11 @@ class People:
     async def prepare(self, new: NewPerson) -> Prepared:
         """What can be refused of a person to be made, and the work of hashing; raises as `create`."""
         check_display_name(new.display_name)
-        contact = None if new.contact_email is None else new.contact_email.lower()
-        if contact is not None and not (_CONTACT.fullmatch(contact) and is_storable(contact)):
-            raise PostroomError("address_invalid", details={"field": "contact_email"})
-        hashed = None if new.password is None else await self._hash(new.password)
+        try:
+            contact = None if new.contact_email is None else contacts.folded(new.contact_email)
+        except ValueError:
+            raise PostroomError("address_invalid", details={"field": "contact_email"}) from None
+        hashed = None if new.password is None else await self.hash(new.password)
         return Prepared(new, contact, hashed)
 
     async def check_contact(self, ready: Prepared) -> None:
@@ -103,15 +101,25 @@ class People:
             if await invitation_store.is_hosted(conn, ready.contact_email):
                 raise invalid("contact_email", "must not be an address of this deployment")
 
-    async def add(self, conn: Connection, ready: Prepared, *, by: Actor = HOST, place: Place | None = None) -> Person:
-        """Make the person in the caller's transaction, which is over when this raises `address_taken`."""
+    async def add(
+        self,
+        conn: Connection,
+        ready: Prepared,
+        *,
+        by: Actor = HOST,
+        place: Place | None = None,
+        vouched: bool = False,
+    ) -> Person:
+        """Make the person in the caller's transaction, which is over when this raises `address_taken`. `vouched`: who
+        runs the deployment says that the contact address is theirs, as the host always does.
+        """
         new, now, public_id = ready.new, self._clock.now(), self._ids.new("usr_")
         if place is not None:
-            await tenant_store.share(conn, place.tenant_id)
-            await check_still_manages(conn, place.tenant_id, by)
+            await self._may_still(conn, place.tenant_id, by)
         try:
             made = await store.insert(
-                conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now
+                *(conn, public_id, ready.contact_email, new.display_name, ready.password_hash, new.is_operator, now),
+                now if ready.contact_email is not None and (vouched or by.is_host) else None,
             )
         except asyncpg.UniqueViolationError:
             raise PostroomError("address_taken") from None
@@ -130,14 +138,16 @@ class People:
         """Inside the caller's transaction: a new tenant gets its owner, whom their contact address tells apart.
 
         Somebody who is there already becomes the owner only when `may_draw_in`: others are not made part of a tenant
-        that they have not heard of, and nobody is told that they are there.
+        that they have not heard of, and nobody is told that they are there. Nor does somebody of whom only another
+        tenant says that the address is theirs: the tenant stays without an owner, until one is invited.
         """
         contact = ready.contact_email
         known = None if contact is None else await store.by_contact(conn, contact)
         if known is None:
             try:
                 async with conn.transaction():
-                    await self.add(conn, ready, by=by, place=Place(tenant_id, MemberRole.OWNER))
+                    place = Place(tenant_id, MemberRole.OWNER)
+                    await self.add(conn, ready, by=by, place=place, vouched=may_draw_in)
                     return
             except PostroomError as error:
                 # Somebody made the person meanwhile.
@@ -147,6 +157,9 @@ class People:
         if may_draw_in:
             if not await store.lock(conn, known.id):
                 raise PostroomError("unavailable", retry_after=1)  # they are going away at this moment
+            held = await proof_store.holder(conn, known)
+            if not (held.proven or held.untouched):
+                return
             await self.join(conn, tenant_id, known, MemberRole.OWNER, by)
 
     async def join(self, conn: Connection, tenant_id: int, person: Person, role: MemberRole, by: Actor) -> None:
@@ -178,10 +191,10 @@ class People:
 
         Raises `invalid_request`, `person_not_found`, `unavailable`.
         """
-        check_policy(password)
-        hashed = await self._hash(password)
+        hashed = await self.hash(password)
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             await self._hold(conn, public_id)
             person = _found(await store.set_password(conn, public_id, tenant_id, hashed, now))
             await session_store.revoke_all(conn, person.id, now)
@@ -197,6 +210,7 @@ class People:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             await self._hold(conn, public_id)
             person = _found(await store.set_enabled(conn, public_id, tenant_id, enabled, now))
             if not enabled:
@@ -213,6 +227,7 @@ class People:
         check_display_name(display_name)
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             person = _found(await store.set_name(conn, public_id, tenant_id, display_name, now))
             await record(conn, self._ids, now, by, Entry("person.update", "person", public_id, tenant_id))
         return person
@@ -270,8 +285,7 @@ class People:
         Raises `person_not_found`, `identity_not_found`.
         """
         async with self._db.transaction() as conn:
-            await tenant_store.share(conn, tenant_id)  # whoever takes a person out of it waits, or was before us
-            await check_still_manages(conn, tenant_id, by)
+            await self._may_still(conn, tenant_id, by)
             await self._hold(conn, person_id)
             person = _found(await self._find(conn, person_id, tenant_id, by_operator))
             now = self._clock.now()
@@ -287,6 +301,7 @@ class People:
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            await self._may_still(conn, tenant_id, by)
             person = _found(await store.get(conn, person_id, tenant_id))
             if not await store.remove_grant(conn, tenant_id, identity, person.id):
                 raise PostroomError("grant_not_found")
@@ -301,12 +316,30 @@ class People:
         with another, `owner_required` for the owner, whom nobody but an operator resets.
         """
         async with self._db.acquire() as conn:
-            person = _found(await store.get(conn, public_id, tenant_id))
-            if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
-                raise PostroomError("owner_required")
-            if not await store.is_wholly_of(conn, person.id, tenant_id):
-                raise PostroomError("scope_denied")
+            return await self._authority(conn, public_id, tenant_id)
+
+    async def still_has_authority(self, conn: Connection, public_id: str, tenant_id: int | None, by: Actor) -> None:
+        """Inside the caller's transaction, before anything else in it: as `authority`, now, and of whoever still
+        manages the tenant; None is an operator. Nobody draws the person in, or takes anybody out, until it is over.
+        """
+        await self._may_still(conn, tenant_id, by)
+        await self._hold(conn, public_id)
+        if tenant_id is not None:
+            await self._authority(conn, public_id, tenant_id)
+
+    async def _authority(self, conn: Connection, public_id: str, tenant_id: int) -> Person:
+        person = _found(await store.get(conn, public_id, tenant_id))
+        if await store.member_role(conn, tenant_id, person.id) is MemberRole.OWNER:
+            raise PostroomError("owner_required")
+        if not await store.is_wholly_of(conn, person.id, tenant_id):
+            raise PostroomError("scope_denied")
         return person
+
+    async def _may_still(self, conn: Connection, tenant_id: int | None, by: Actor) -> None:
+        """Whoever takes a person out of the tenant waits, or was before us, and then `by` may have lost their place."""
+        if tenant_id is not None:
+            await tenant_store.share(conn, tenant_id)
+        await check_still_manages(conn, tenant_id, by)
 
     async def remove(self, tenant_id: int, person_id: str, *, by: Actor = HOST) -> None:
         """Take membership and mailboxes of the tenant from the person, who goes away with the last of either (A2).
@@ -345,6 +378,10 @@ class People:
             await keys_of_people.removed(conn, self._ids, now, by, tenant_id, person_id)
         self._changed(person_id)
 
+    def look_again(self, person: Person) -> None:
+        """What the person signed in with was changed, and that is committed: connections are looked at again."""
+        self._changed(person.public_id)
+
     async def grant_page(
         self, tenant_id: int, person_id: int, *, limit: int = 25, after: tuple[datetime, str] | None = None
     ) -> list[Grant]:
@@ -372,16 +409,18 @@ class People:
             return await store.get(conn, person_id, None)
         return await store.get_free(conn, person_id, tenant_id)
 
-    async def _hash(self, password: str) -> str:
+    async def hash(self, password: str) -> str:
+        """What is kept of a new password. Raises `invalid_request`, `unavailable`."""
+        check_policy(password)
         try:
             return await self._passwords.hash(password)
         except HashingOverloaded:
             raise PostroomError("unavailable", retry_after=2) from None
 
 
-async def check_still_manages(conn: Connection, tenant_id: int, by: Actor) -> None:
+async def check_still_manages(conn: Connection, tenant_id: int | None, by: Actor) -> None:
     """Whoever was taken out of the tenant while their request waited for its row, which the caller holds, does nothing
-    any more (W9). Raises `permission_denied`, `key_revoked`.
+    any more (W9); None: what only an operator does. Raises `permission_denied`, `key_revoked`.
     """
     if not await store.still_manages(conn, tenant_id, by.person, by.key):
         raise PostroomError("permission_denied" if by.key is None else "key_revoked")

@@ -6,7 +6,7 @@ The token is opaque; the row is read at every request, so that ending a session 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -45,6 +45,9 @@ MAX_DEVICE_TEXT: Final = 128
 MAX_USER_AGENT: Final = 256
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
+
+First = Callable[[Connection], Awaitable[None]]
+"""What is done first in a transaction, and may refuse the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +261,16 @@ class Sessions:
             entry = Entry("session.revoke", "session", public_id, details={"person": person.public_id})
             await record(conn, self._ids, now, by, entry)
 
-    async def revoke_all(self, person: Person, by: Actor, *, but: int | None = None) -> None:
+    async def revoke_all(
+        self, person: Person, by: Actor, *, but: int | None = None, first: First | None = None
+    ) -> None:
         """End every session, but the one of that key, and every connection of mail programs. Those that have an
-        application password, or the password, may come again.
+        application password, or the password, may come again. `first` is done first in the transaction.
         """
         now = self._clock.now()
         async with self._db.transaction() as conn:
+            if first is not None:
+                await first(conn)
             await people_store.raise_epoch(conn, person.id)
             await store.revoke_all(conn, person.id, now, but=but)
             await record(conn, self._ids, now, by, Entry("session.revoke_all", "person", person.public_id))

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from postroom.accounts import contacts, tokens
 from postroom.accounts import keys as key_rules
-from postroom.accounts import tokens
 from postroom.accounts.models import Credential, Mode, PersonKey, Principal, PrincipalKind
 from postroom.accounts.passwords import MAX_LENGTH, HashingOverloaded, Passwords
 from postroom.accounts.permissions import OF_GRANT, Level, Permission
@@ -123,7 +123,7 @@ class SignIn:
         remote: str,
         attempt: Callable[[store.Opening | None, str, str], Awaitable[T | SignInError]],
     ) -> T | SignInError:
-        address = address.strip().lower()
+        address = contacts.sought(address)
         network = self.throttle.network(remote)
         try:
             wait = await self.throttle.network_locked_for(network)

@@ -1,5 +1,5 @@
 """What runs beside the requests: uses of keys and counts of requests go to the database in batches; old counters go
-away.
+away; once, addresses of older releases are brought to one spelling.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from typing import Final
 
 from postroom.accounts import idempotency
 from postroom.accounts.rates import RateLimiter
+from postroom.accounts.service import proofs
 from postroom.accounts.service.keys import KeyVerifier
 from postroom.accounts.service.sign_in import ThrottlePolicy, prune_failures
 from postroom.base import log
@@ -36,12 +37,16 @@ class Upkeep:
         self._db, self._clock, self._rates, self._keys = db, clock, rates, keys
         self._policy = policy or ThrottlePolicy()
         self._pruned = clock.monotonic()
+        self._respelt = False
 
     async def tick(self) -> None:
         """One round."""
         try:
             await self._rates.flush(self._db)
             await self._keys.flush_used()
+            if not self._respelt:
+                await proofs.respell(self._db)
+                self._respelt = True
             if self._clock.monotonic() - self._pruned >= _PRUNE_SECONDS:
                 self._pruned = self._clock.monotonic()
                 async with self._db.acquire() as conn:

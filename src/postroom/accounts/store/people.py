@@ -17,8 +17,9 @@ from postroom.base.ids import is_id
 from postroom.db import Connection
 
 _INSERT = """
-INSERT INTO people (public_id, contact_email, display_name, password_hash, is_operator, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $6) RETURNING *
+INSERT INTO people (public_id, contact_email, display_name, password_hash, is_operator, created_at, updated_at,
+  contact_verified_at)
+VALUES ($1, $2, $3, $4, $5, $6, $6, $7) RETURNING *
 """
 _GET = "SELECT * FROM people WHERE public_id = $1"
 _BY_CONTACT = "SELECT * FROM people WHERE contact_email = $1"
@@ -119,7 +120,7 @@ WHERE m.tenant_id = $1 ORDER BY m.created_at, p.public_id
 _STILL_ACTS = """
 SELECT CASE
   WHEN $2::text IS NOT NULL THEN EXISTS (
-    SELECT FROM people p LEFT JOIN members m ON m.person_id = p.id AND m.tenant_id = $1
+    SELECT FROM people p LEFT JOIN members m ON m.person_id = p.id AND m.tenant_id = $1::bigint
     WHERE p.public_id = $2 AND p.enabled AND (p.is_operator OR m.role IN ('owner', 'admin')))
   ELSE NOT EXISTS (SELECT FROM api_keys k WHERE k.public_id = $3 AND k.revoked_at IS NOT NULL) END
 """
@@ -196,9 +197,14 @@ async def insert(
     password_hash: str | None,
     is_operator: bool,
     now: datetime,
+    verified_at: datetime | None,
 ) -> Person:
-    """A new row. Raises asyncpg.UniqueViolationError when the contact address is somebody's."""
-    row = await conn.fetchrow(_INSERT, public_id, contact_email, display_name, password_hash, is_operator, now)
+    """A new row; `verified_at`: since when the contact address is known to be theirs. Raises
+    asyncpg.UniqueViolationError when the contact address is somebody's.
+    """
+    row = await conn.fetchrow(
+        _INSERT, public_id, contact_email, display_name, password_hash, is_operator, now, verified_at
+    )
     assert row is not None
     return person_of(row)
 
@@ -215,7 +221,7 @@ async def get(conn: Connection, public_id: str, tenant_id: int | None) -> Person
 
 
 async def by_contact(conn: Connection, contact_email: str) -> Person | None:
-    """The person of that contact address, in lower case."""
+    """The person of that contact address, as `contacts.folded` has it."""
     row = await conn.fetchrow(_BY_CONTACT, contact_email)
     return None if row is None else person_of(row)
 
@@ -324,7 +330,7 @@ async def put_member(conn: Connection, tenant_id: int, person_id: int, role: Mem
     await conn.execute(_PUT_MEMBER, tenant_id, person_id, role, now)
 
 
-async def still_manages(conn: Connection, tenant_id: int, person: str | None, key: str | None) -> bool:
+async def still_manages(conn: Connection, tenant_id: int | None, person: str | None, key: str | None) -> bool:
     """Whether somebody who was let in to manage a tenant's people still may. The caller holds the tenant's row."""
     return bool(await conn.fetchval(_STILL_ACTS, tenant_id, person, key))
 

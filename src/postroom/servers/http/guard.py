@@ -171,6 +171,9 @@ class Guard:
                 return operator  # of all tenants; what else is listed is as for anybody
             return sessions.as_grantee(session)
         if rule.reach is Reach.TENANT_PATH:
+            suffices = operator is not None and rule.permissions <= operator.permissions
+            if operator is not None and suffices and operator.level in rule.levels:
+                return operator  # who may do what members may not now (J33)
             found = await sessions.at_tenant(session, path["tenant_id"])
             if operator is not None and (found is None or not rule.permissions <= found.permissions):
                 return operator

@@ -14,7 +14,7 @@ from postroom.accounts.service.members import Roll
 from postroom.accounts.store.invitations import Seen
 from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
-from postroom.servers.http.fields import Answer
+from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.people_schemas import DisplayName, Secret
 from postroom.servers.http.rest.shapes import Json, moment
 
@@ -29,9 +29,12 @@ class InvitationCreateRequest(fields.RequestBody):
 
 
 class InvitationAcceptRequest(fields.RequestBody):
-    """`code`: that of the mail."""
+    """`code`: that of the mail; `password`: a new one, for whoever's address nobody has proved yet (`403`
+    `permission_denied`, reason `address_unproven`, says so). Nothing that signed in before does then, but the password.
+    """
 
     code: InvitationCode
+    password: Annotated[Secret | None, NotNull()] = None
 
 
 class InvitationJoinRequest(fields.RequestBody):

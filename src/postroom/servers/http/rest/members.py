@@ -76,7 +76,8 @@ class _Routes:
     async def accept(self, body: schemas.InvitationAcceptRequest, call: CurrentCall) -> Response:
         session = call.principal.session
         assert session is not None, "the rule lets nobody else in"
-        return JsonAnswer(schemas.joined(await self._members.accept(session, body.code, _actor(call))))
+        joined = await self._members.accept(session, body.code, _actor(call), body.password)
+        return JsonAnswer(schemas.joined(joined))
 
     async def join(self, body: schemas.InvitationJoinRequest, request: Request) -> Response:
         limit = self._services.rates.hit(RateBucket.SIGN_INS, client_network(client_of(self._services, request)))
@@ -173,7 +174,13 @@ def _register_codes(table: RouteTable, routes: _Routes) -> None:
             *("POST", "/v1/auth/invitation", "joinByInvitation"),
             reach=Reach.PUBLIC,
             bucket=Bucket.NONE,
-            errors={**missing, 409: ("address_taken",), 429: ("rate_limited",), 503: ("unavailable",)},
+            errors={
+                **missing,
+                403: ("tenant_suspended",),
+                409: ("address_taken",),
+                429: ("rate_limited",),
+                503: ("unavailable",),
+            },
             **_OWN,
         ),
         routes.join,

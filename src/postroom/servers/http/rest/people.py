@@ -55,14 +55,14 @@ class _Routes:
     async def create(
         self, tenant_id: fields.TenantId, body: schemas.PersonCreateRequest, call: CurrentCall
     ) -> Response:
-        tenant, by = call.the_tenant, _actor(call)
+        tenant, by, vouched = call.the_tenant, _actor(call), call.principal.level is Level.PLATFORM
         role = None if body.role is None else MemberRole(body.role)
         ready = await self._people.prepare(NewPerson(body.display_name, body.contact_email, body.password))
         await self._people.check_contact(ready)
         if body.username is None:
             place = Place(tenant.id, role)
             async with self._services.database.transaction() as conn:
-                made = await self._people.add(conn, ready, by=by, place=place)
+                made = await self._people.add(conn, ready, by=by, place=place, vouched=vouched)
             return JsonAnswer(schemas.person(made), 201)
         if tenant.status is TenantStatus.SUSPENDED:
             raise PostroomError("tenant_suspended")
@@ -71,7 +71,7 @@ class _Routes:
         async def with_mailbox(conn: Connection, identity: Identity) -> None:
             # Together: neither a mailbox without its person, nor somebody without a place.
             place = Place(tenant.id, role, identity.public_id)
-            people.append(await self._people.add(conn, ready, by=by, place=place))
+            people.append(await self._people.add(conn, ready, by=by, place=place, vouched=vouched))
 
         new = NewIdentity(username=body.username, display_name=body.display_name, kind=IdentityKind.PERSON)
         await self._services.identities.create(tenant.id, new, with_mailbox, by=by)
@@ -163,18 +163,23 @@ class _Routes:
         call: CurrentCall,
     ) -> Response:
         person = await self._mine(call, person_id)
-        await self._account.app_passwords.revoke(person, app_password_id, _actor(call))
+        await self._account.app_passwords.revoke(person, app_password_id, _actor(call), first=self._still(call, person))
         return Response(status_code=204)
 
     async def revoke_sessions(
         self, tenant_id: fields.TenantId, person_id: fields.PersonId, call: CurrentCall
     ) -> Response:
         person = await self._mine(call, person_id)
-        await self._account.sessions.revoke_all(person, _actor(call))
+        await self._account.sessions.revoke_all(person, _actor(call), first=self._still(call, person))
         return Response(status_code=204)
 
     async def _found(self, call: Call, person_id: str) -> Person:
         return await self._people.get(person_id, tenant_id=call.the_tenant.id)
+
+    def _still(self, call: Call, person: Person) -> Callable[[Connection], Awaitable[None]]:
+        """What `_mine` looked at, looked at again where the work is done."""
+        within = None if call.principal.level is Level.PLATFORM else call.the_tenant.id
+        return lambda conn: self._people.still_has_authority(conn, person.public_id, within, _actor(call))
 
     async def _mine(self, call: Call, person_id: str) -> Person:
         """The person, if the caller may touch what they sign in with."""
