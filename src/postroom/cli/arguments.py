@@ -72,7 +72,7 @@ async def find_identity(core: Core, named: str) -> Identity:
 
 async def find_domain(core: Core, tenant_id: int, named: str) -> str:
     """The public id of a domain of the tenant, named by it (`dom_…`) or by its name. Raises `domain_not_found`."""
-    return named if named.startswith("dom_") else await core.addresses.domain_id(tenant_id, named)
+    return named if named.startswith("dom_") and "." not in named else await core.addresses.domain_id(tenant_id, named)
 
 
 async def find_person(core: Core, named: str) -> str:
