@@ -66,3 +66,32 @@ def test_addresses_deletion_and_the_log(cli: Cli, database_url: str) -> None:
     assert cli.json("audit", "list", "--after", "2100-01-01")["data"] == []
     assert cli("audit", "list", "--before", "tomorrow").code == 2
     assert cli.json("audit", "list", "--tenant", "acme", "--target", bot["id"])["data"]
+
+
+@pytest.mark.covers("cli-config-ops:A7")
+def test_the_log_of_one_actor(cli: Cli, database_url: str) -> None:
+    cli.json("tenant", "create", "acme")
+    by_key, by_person = "aud_01ARZ3NDEKTSV4RRFFQ69G5FAV", "aud_01ARZ3NDEKTSV4RRFFQ69G5FAW"
+    key, person = "key_01ARZ3NDEKTSV4RRFFQ69G5FAV", "usr_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+    async def act() -> None:
+        conn = await asyncpg.connect(database_url)
+        await conn.executemany(
+            "INSERT INTO audit_log (public_id, tenant_id, actor_key, actor_person, action, target_type, target_id,"
+            " details, created_at) SELECT $1, id, $2, $3, 'test.act', 'tenant', public_id, '{}', now() FROM tenants",
+            [(by_key, key, None), (by_person, None, person)],
+        )
+        await conn.close()
+
+    asyncio.run(act())
+
+    def ids(*options: str) -> list[str]:
+        return [one["id"] for one in cli.json("audit", "list", *options)["data"]]
+
+    for only in ((), ("--tenant", "acme")):
+        assert ids("--actor", key, *only) == [by_key]
+        assert ids("--key", key, *only) == [by_key]
+        assert ids("--actor", person, *only) == [by_person]
+        assert ids("--actor", "usr_none", *only) == []
+    assert len(ids("--all")) == 3
+    assert cli("audit", "list", "--actor", "ada@example.com").code == 2

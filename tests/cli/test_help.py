@@ -35,6 +35,15 @@ def test_the_tree_is_walked() -> None:
     assert len(TREE) > 35
 
 
+@pytest.mark.covers("cli-config-ops:A3")
+def test_lists_can_be_had_whole() -> None:
+    """But for the queues, which are counted, and of which `--all` is what is tried again."""
+    options = {path: {name for one in command.params for name in one.opts} for path, command in TREE.items()}
+    paged = {path for path, names in options.items() if {"--limit", "--cursor"} <= names}
+    assert len(paged) > 10
+    assert {path for path in paged if "--all" not in options[path]} == {("queue", "list")}
+
+
 @pytest.mark.covers("cli-config-ops:A2", "cli-config-ops:A5")
 @pytest.mark.parametrize("path", TREE, ids=" ".join)
 def test_everything_has_words(path: tuple[str, ...]) -> None:

@@ -219,6 +219,59 @@ def test_text_from_outside_is_harmless_on_a_terminal(cli: Cli) -> None:
     assert cli.json("identity", "list")["data"][0]["display_name"] == "evil \u202eeman"
 
 
+@pytest.mark.covers("cli-config-ops:A7", "FR-IDN-1")
+def test_an_identity_is_made_whole(cli: Cli, database_url: str) -> None:
+    cli.json("tenant", "create", "main", "--default")
+    domain = asyncio.run(_domain(database_url))
+    whole = ("--signature-text", "Yours", "--metadata", "a=1", "--metadata", "b=x=y")
+    made = cli.json("identity", "create", "bot", "--domain", "ACME.example", "--client-id", "crm-7", *whole)
+    assert made["primary_address"] == "bot@acme.example"
+    assert [one["address"] for one in made["addresses"]] == ["bot@acme.example", "bot@agents.example"]
+    assert (made["signature"]["text"], made["metadata"]) == ("Yours", {"a": "1", "b": "x=y"})
+    assert cli.json("identity", "create", "bot", "--domain", domain, "--client-id", "crm-7", *whole) == made
+    for named in ("elsewhere.example", "dom_none", "", "dom_\udc80", "no domain"):
+        missing = cli("identity", "create", "two", "--domain", named, "--json")
+        assert (missing.code, missing.error["code"]) == (5, "domain_not_found"), named
+    for wrong in ("a", "=a", ""):
+        assert cli("identity", "create", "two", "--metadata", wrong).code == 2, wrong
+
+
+@pytest.mark.covers("cli-config-ops:A7")
+def test_identities_are_narrowed(cli: Cli) -> None:
+    made = [
+        cli.json("identity", "create", f"bot{at}", "--purpose", purpose, "--client-id", f"c{at}")
+        for at, purpose in enumerate(("sales", "help", "sales"))
+    ]
+    cli.json("identity", "pause", made[0]["id"])
+    cli.json("identity", "delete", made[1]["id"], "--yes")
+
+    def named(*options: str) -> list[str]:
+        return [one["username"] for one in cli.json("identity", "list", *options)["data"]]
+
+    assert named("--status", "active") == ["bot2"]
+    assert named("--status", "paused") == ["bot0"]
+    assert named("--status", "deleting") == ["bot1"]
+    assert named("--purpose", "sales", "--tenant", "default") == ["bot2", "bot0"]
+    assert named("--client-id", "c0") == ["bot0"]
+    assert cli("identity", "list", "--client-id", "c9").err == "No such identities.\n"
+    assert cli("identity", "list", "--status", "gone").code == 2
+
+
+async def _domain(database_url: str) -> str:
+    """A domain of the one tenant, as if it had been proved."""
+    public_id = "dom_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    conn = await asyncpg.connect(database_url)
+    try:
+        await conn.execute(
+            "INSERT INTO domains (public_id, tenant_id, name, kind, status, created_at, updated_at)"
+            " SELECT $1, id, 'acme.example', 'external', 'healthy', now(), now() FROM tenants",
+            public_id,
+        )
+    finally:
+        await conn.close()
+    return public_id
+
+
 @pytest.mark.covers("cli-config-ops:A7", "FR-IDN-3")
 def test_an_identity_is_changed(cli: Cli) -> None:
     made = cli.json("identity", "create", "bot", "--purpose", "p")

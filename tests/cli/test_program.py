@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 
 from postroom import __version__
 from postroom.cli import program
@@ -82,6 +81,33 @@ def test_usage_errors(bare: Cli, argv: tuple[str, ...]) -> None:
     assert document.code == 2
     assert document.error["code"] == "cli_usage"
     assert not bare.data_dir.exists()
+
+
+@pytest.mark.covers("decisions:D13", "cli-config-ops:A3")
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("tenants", "tenant"),
+        ("identities", "identity"),
+        ("addresses", "address"),
+        ("people", "person"),
+        ("aliases", "alias"),
+        ("keys", "key"),
+        ("lists", "list"),
+        ("tennant", "tenant"),
+    ],
+)
+def test_plural_nouns_are_told_the_singular(bare: Cli, word: str, meant: str) -> None:
+    told = bare(word, "list")
+    assert (told.code, told.out) == (2, "")
+    assert told.err.startswith(f"error: cli_usage: no such command: '{word}'. Did you mean {meant}?\n")
+    assert f"Did you mean {meant}?" in bare(word, "list", "--json").error["message"]
+
+
+@pytest.mark.parametrize("word", ["s", "xyzzy", "", "\u202es"])
+def test_what_is_like_no_command_is_told_none(bare: Cli, word: str) -> None:
+    told = bare(word)
+    assert (told.code, "Did you mean" in told.err, "\u202e" in told.err) == (2, False, False)
 
 
 def test_json_and_quiet_exclude_each_other(bare: Cli) -> None:
@@ -192,7 +218,7 @@ def test_an_interruption_while_a_class_is_made_is_one(
     def importing(*arguments: object, **more: object) -> None:
         type("Made", (), {"field": Interrupting()})
 
-    monkeypatch.setattr(typer.main, "get_command", lambda app: importing)
+    monkeypatch.setattr("typer.main.get_command", lambda app: importing)
     assert program.run([command, "--quiet"]) == code
 
 

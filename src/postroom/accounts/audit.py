@@ -81,6 +81,7 @@ WHERE CASE $1::text
   AND ($4::text IS NULL OR a.actor_key = $4) AND ($5::text IS NULL OR a.action = $5)
   AND ($6::text IS NULL OR a.target_id = $6)
   AND ($7::timestamptz IS NULL OR a.created_at >= $7) AND ($8::timestamptz IS NULL OR a.created_at < $8)
+  AND ($12::text IS NULL OR a.actor_person = $12)
   AND ($9::timestamptz IS NULL OR (a.created_at, a.public_id) < ($9, $10::text))
 ORDER BY a.created_at DESC, a.public_id DESC LIMIT $11
 """
@@ -123,6 +124,7 @@ class Filter:
     target_id: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+    actor_person: str | None = None
 
 
 EVERYTHING: Final = Filter()
@@ -156,5 +158,6 @@ class AuditLog:
                 statement,
                 *(scope.level.value, scope.values[1], tenant_id, filter_.actor_key, filter_.action, filter_.target_id),
                 *(filter_.after, filter_.before, created_at, public_id, min(max(limit, 1), MAX_PAGE)),
+                filter_.actor_person,
             )
         return [Event(**dict(row)) for row in rows]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Final, TypeVar
+from urllib.parse import quote, unquote
 
 import typer
 
@@ -17,14 +19,16 @@ from postroom.cli.failures import usage
 from postroom.directory.models import Identity
 
 T = TypeVar("T")
+C = TypeVar("C", bound=StrEnum)
 
 TenantOption = Annotated[
     str | None, typer.Option("--tenant", metavar="ID|SLUG", help="The tenant; the default tenant when not given.")
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many at most.")]
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 10_000
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=MAX_LIMIT, help="How many at most.")]
 CursorOption = Annotated[str | None, typer.Option("--cursor", help="Where the last list ended.")]
 
-DEFAULT_LIMIT: Final = 100
 _PAGE: Final = 100
 _DURATION: Final = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -64,6 +68,11 @@ async def find_identity(core: Core, named: str) -> Identity:
     if "@" in named:
         return await core.identities.by_address(PLATFORM_SCOPE, named)
     return await core.identities.get(PLATFORM_SCOPE, named)
+
+
+async def find_domain(core: Core, tenant_id: int, named: str) -> str:
+    """The public id of a domain of the tenant, named by it (`dom_…`) or by its name. Raises `domain_not_found`."""
+    return named if named.startswith("dom_") and "." not in named else await core.addresses.domain_id(tenant_id, named)
 
 
 async def find_person(core: Core, named: str) -> str:
@@ -110,7 +119,7 @@ async def collect(
     if len(found) <= limit:
         return found, None
     at, public_id = position(found[limit - 1])
-    return found[:limit], f"{at.isoformat()}/{public_id}"
+    return found[:limit], f"{at.isoformat()}/{quote(public_id, safe='@')}"
 
 
 def read_cursor(cursor: str) -> Position:
@@ -120,9 +129,24 @@ def read_cursor(cursor: str) -> Position:
         moment = datetime.fromisoformat(at)
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None or not slash or not public_id.isascii() or "\0" in public_id:
+    try:
+        # What places an entry of a sender list is an address, which may have any characters.
+        place = unquote(public_id, errors="strict")
+    except UnicodeDecodeError:
+        place = "\0"
+    if moment is None or moment.tzinfo is None or not slash or not public_id.isascii() or "\0" in place:
         raise usage("--cursor: this is not a cursor of this list")
-    return moment, public_id
+    return moment, place
+
+
+def read_choice(option: str, text: str | None, choices: type[C]) -> C | None:
+    """The choice of that name; None when none was given. Raises a usage error for what is none of them."""
+    if text is None:
+        return None
+    try:
+        return choices(text)
+    except ValueError:
+        raise usage(f"{option}: {text!r} is not {' or '.join(choices)}") from None
 
 
 def read_duration(text: str) -> timedelta:

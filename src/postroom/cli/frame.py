@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 import typer
 
 from postroom.app import Core
-from postroom.cli.arguments import Fetch, collect
+from postroom.cli.arguments import DEFAULT_LIMIT, MAX_LIMIT, Fetch, collect
 from postroom.cli.failures import usage
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
 from postroom.cli.reach import run
@@ -19,6 +19,12 @@ from postroom.cli.shapes import Document
 F = TypeVar("F", bound=Callable[..., None])
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+_Limit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, max=MAX_LIMIT, help=f"How many at most; {DEFAULT_LIMIT} when not given."),
+]
+_All = Annotated[bool, typer.Option("--all", help=f"All there are, up to --limit or {MAX_LIMIT:,}.")]
 
 _COMMON: Final = (("json", Json, False), ("quiet", Quiet, False), ("config", Config, None), ("data_dir", DataDir, None))
 
@@ -37,16 +43,24 @@ L = TypeVar("L", bound=Listed)
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
     """Make a command of a function whose first parameter is its `Invocation`: in its place come the options that all
-    commands take, after those of its own.
+    commands take, after those of its own. One that has a `limit` is a list, and takes `--all` beside it (A3).
     """
 
     def made(function: F) -> F:
         signature = inspect.signature(function, eval_str=True)
         own = list(signature.parameters.values())[1:]
         kind = inspect.Parameter.KEYWORD_ONLY
+        is_list = "limit" in signature.parameters
+        if is_list:
+            at = [one.name for one in own].index("limit")
+            whole = inspect.Parameter("whole", kind, default=False, annotation=_All)
+            own[at : at + 1] = [own[at].replace(default=None, annotation=_Limit), whole]
         common = [inspect.Parameter(key, kind, default=value, annotation=what) for key, what, value in _COMMON]
 
         def called(*, json: bool, quiet: bool, config: Any, data_dir: Any, **given: Any) -> None:
+            if is_list:
+                usual = MAX_LIMIT if given.pop("whole") else DEFAULT_LIMIT
+                given["limit"] = given["limit"] or usual
             function(invocation(json, quiet, config, data_dir), **given)
 
         parameters = [*(one.replace(kind=kind) for one in own), *common]

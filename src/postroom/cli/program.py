@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -18,7 +19,7 @@ import typer.core
 
 from postroom.base import interruption
 from postroom.base import log as base_log
-from postroom.cli.failures import Exit, describe
+from postroom.cli.failures import Exit, describe, usage
 from postroom.cli.output import Mode, Output
 
 COMMANDS: Final = {
@@ -35,6 +36,7 @@ COMMANDS: Final = {
         "identity": "identity",
         "address": "address",
         "alias": "alias",
+        "list": "lists",
         "folder": "folder",
         "message": "message",
         "key": "key",
@@ -60,6 +62,15 @@ seconds in a container and needs none of the server.
 """
 
 
+_PLURALS: Final = {
+    "people": "person",
+    "identities": "identity",
+    "addresses": "address",
+    "aliases": "alias",
+    "queues": "queue",
+}
+"""Nouns as the API has them, where they are not the singular and an s."""
+
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -82,6 +93,21 @@ class _Commands(typer.core.TyperGroup):
         command = typer.main.get_command(importlib.import_module(module).app)
         command.name = cmd_name
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            meant = _meant(args[0])
+            hint = f" Did you mean {meant}?" if meant else ""
+            raise usage(f"no such command: {args[0]!r}.{hint}", "postroom --help lists the commands.")
+        return super().resolve_command(ctx, args)
+
+
+def _meant(word: str) -> str | None:
+    """The command of a noun in the plural (D13: nouns are singular), or of one that is misspelt."""
+    singular = _PLURALS.get(word, word.removesuffix("s"))
+    if singular in COMMANDS:
+        return singular
+    return next(iter(get_close_matches(word, COMMANDS, 1)), None)
 
 
 app = typer.Typer(

@@ -17,6 +17,7 @@ from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.accounts.store.invitations import Seen
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.erasures import Erasure
+from postroom.directory.lists import ListEntry
 from postroom.directory.models import Alias, HostedAddress, Identity
 from postroom.directory.sending_controls import Paused, Standing, SwitchState
 from postroom.events.identities import address_object, identity_object
@@ -227,6 +228,17 @@ def erasure(one: Erasure) -> Document:
         "created_at": moment(one.created_at),
         "deadline_at": moment(one.deadline_at),
         "completed_at": moment(one.completed_at),
+    }
+
+
+def list_entry(one: ListEntry) -> Document:
+    """As the API shows it."""
+    return {
+        "direction": one.direction.value,
+        "kind": one.kind.value,
+        "entry": one.entry,
+        "note": one.note,
+        "created_at": moment(one.created_at),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,8 +11,12 @@ from postroom.accounts.models import PLATFORM_SCOPE
 from postroom.app import Core
 from postroom.cli import shapes
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant, read_time
+from postroom.cli.failures import usage
 from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
+
+PERSON: Final = "usr_"
+_ACTORS: Final = ("key_", PERSON)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The audit log: who did what.")
 
@@ -28,7 +32,10 @@ def list_(
     tenant: Annotated[
         str | None, typer.Option("--tenant", metavar="ID|SLUG", help="Only this tenant's; all when not given.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="ID", help="Only what this key (key_…) did.")] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option("--actor", "--key", metavar="ID", help="Only what this key (key_…) or person (usr_…) did."),
+    ] = None,
     action: Annotated[str | None, typer.Option("--action", help="Only this, such as identity.delete.")] = None,
     target: Annotated[str | None, typer.Option("--target", metavar="ID", help="Only what was done to this.")] = None,
     after: Annotated[str | None, typer.Option("--after", metavar="TIME", help="From this time on.")] = None,
@@ -37,8 +44,12 @@ def list_(
     cursor: CursorOption = None,
 ) -> None:
     """List what was done, newest first."""
+    if actor is not None and not actor.startswith(_ACTORS):
+        raise usage(f"--actor: {actor!r} is not the id of a key (key_…) or a person (usr_…)")
+    is_person = actor is not None and actor.startswith(PERSON)
     wanted = Filter(
-        actor_key=key,
+        actor_key=None if is_person else actor,
+        actor_person=actor if is_person else None,
         action=action,
         target_id=target,
         after=None if after is None else read_time(after, "--after"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -15,8 +16,10 @@ from postroom.cli.arguments import (
     Fetch,
     LimitOption,
     TenantOption,
+    find_domain,
     find_identity,
     find_tenant,
+    read_choice,
 )
 from postroom.cli.failures import usage
 from postroom.cli.frame import Yes, command, confirm, tell_list
@@ -42,26 +45,39 @@ def create(
     purpose: Annotated[str | None, typer.Option("--purpose", help="What it is for.")] = None,
     owner_name: Annotated[str | None, typer.Option("--owner-name", help="Who answers for it.")] = None,
     owner_email: Annotated[str | None, typer.Option("--owner-email", help="How to reach them.")] = None,
+    signature: Annotated[str | None, typer.Option("--signature-text", help="What its mail ends with.")] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option("--domain", metavar="ID|NAME", help="A domain of its tenant for the address that it writes from."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Something of yours to keep with it; again for more."),
+    ] = None,
     client_id: Annotated[
         str | None, typer.Option("--client-id", help="Your own id: the same request again finds the same identity.")
     ] = None,
     tenant: TenantOption = None,
 ) -> None:
     """Make an identity with its address and mailbox."""
-    if kind not in tuple(IdentityKind):
-        raise usage(f"--kind: {kind!r} is not agent or person")
+    whose = read_choice("--kind", kind, IdentityKind)
+    assert whose is not None
     new = NewIdentity(
         username=username,
         display_name=display_name or username,
-        kind=IdentityKind(kind),
+        kind=whose,
         purpose=purpose,
         owner_name=owner_name,
         owner_email=owner_email,
+        signature_text=signature,
+        metadata=_metadata(metadata or []),
         client_id=client_id,
     )
 
     async def work(core: Core) -> shapes.Document:
-        made, _ = await core.identities.create((await find_tenant(core, tenant, create=True)).id, new)
+        room = await find_tenant(core, tenant, create=True)
+        wanted = new if domain is None else replace(new, domain=await find_domain(core, room.id, domain))
+        made, _ = await core.identities.create(room.id, wanted)
         return shapes.identity(made)
 
     call.output.result(run(call, work, create=True))
@@ -71,14 +87,34 @@ def create(
 def list_(
     call: Invocation,
     tenant: TenantOption = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="active|paused|deleting|deleted", help="Only those that are so."),
+    ] = None,
+    purpose: Annotated[str | None, typer.Option("--purpose", help="Only those that are for this.")] = None,
+    client_id: Annotated[
+        str | None, typer.Option("--client-id", help="Only the one that has this id of yours.")
+    ] = None,
     limit: LimitOption = DEFAULT_LIMIT,
     cursor: CursorOption = None,
 ) -> None:
     """List the identities of a tenant, newest first."""
+    wanted = read_choice("--status", status, IdentityStatus)
+    statuses = None if wanted is None else [wanted]
 
     async def pages(core: Core) -> Fetch[Identity]:
         room = await find_tenant(core, tenant)
-        return lambda size, after: core.identities.page(tenant_scope(room.id), room.id, limit=size, after=after)
+        return lambda size, after: core.identities.page(
+            tenant_scope(room.id),
+            room.id,
+            statuses=statuses,
+            purpose=purpose,
+            client_id=client_id,
+            limit=size,
+            after=after,
+        )
+
+    narrowed = (status, purpose, client_id) != (None, None, None)
 
     tell_list(
         call,
@@ -87,7 +123,7 @@ def list_(
         limit,
         cursor,
         columns=("id", "kind", "primary_address", "display_name", "purpose", "status", "created_at"),
-        empty="No identities yet: make one with postroom identity create.",
+        empty="No such identities." if narrowed else "No identities yet: make one with postroom identity create.",
     )
 
 

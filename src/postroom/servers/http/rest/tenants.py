@@ -12,7 +12,6 @@ from postroom.accounts.audit import Actor, actor_of
 from postroom.accounts.models import (
     BillingMode,
     Mode,
-    NewPerson,
     NewTenant,
     PrincipalKind,
     Tenant,
@@ -22,6 +21,7 @@ from postroom.accounts.models import (
 from postroom.accounts.permissions import Level, Permission
 from postroom.accounts.policy import document
 from postroom.accounts.policy_rules import Stance
+from postroom.accounts.service.owners import prepare_owner
 from postroom.accounts.service.people import Prepared
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
@@ -37,9 +37,6 @@ from postroom.servers.http.rest.once import IdempotencyKey, Place, Record, once
 from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
-from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
-
-MAX_DISPLAY_NAME: Final = 78
 
 
 class ListTenants(fields.Query):
@@ -111,20 +108,7 @@ class _Routes:
         people = self._services.people
         if people is None:
             raise invalid("owner", "is not offered here")
-        local, _, domain = owner.email.rpartition("@")
-        try:
-            hosted = await self._tenants.is_hosted(domain_to_ascii(domain))
-        except (AddressSyntaxError, UnicodeError):
-            raise invalid("owner.email", "is no address") from None
-        if hosted:
-            raise invalid("owner.email", "must not be an address of this deployment")
-        name = (owner.name or local)[:MAX_DISPLAY_NAME]
-        try:
-            return await people.prepare(NewPerson(name, owner.email))
-        except PostroomError as error:
-            if error.code != "address_invalid":
-                raise
-            raise invalid("owner.email", "is no address") from None
+        return await prepare_owner(self._tenants, people, owner.email, owner.name)
 
     async def list(self, query: Annotated[ListTenants, Query()], call: CurrentCall) -> Response:
         filters = query.model_dump(exclude={"limit", "cursor"})
