@@ -86,6 +86,7 @@ class Room:
     ids: IdGenerator
     receivers: Receivers = field(default_factory=Receivers)
     sequence: int = 0
+    keyring: Keyring = KEYRING
     endpoints: Endpoints = field(init=False)
     replays: Replays = field(init=False)
     dispatcher: Dispatcher = field(init=False)
@@ -94,7 +95,7 @@ class Room:
 
     def __post_init__(self) -> None:
         client = cast(GuardedClient, self.receivers)
-        self.endpoints = Endpoints(self.db, self.ids, self.clock, KEYRING, client)
+        self.endpoints = Endpoints(self.db, self.ids, self.clock, self.keyring, client)
         self.replays = Replays(self.db, self.ids, self.clock)
         self.dispatcher = self.another_dispatcher()
         self.upkeep = Upkeep(self.db, self.clock, self.ids)
@@ -104,7 +105,7 @@ class Room:
         return Dispatcher(self.db, self.clock, dispatched=dispatched)
 
     def deliverer(self, drawn: float = 0.5, **more: Any) -> Deliverer:
-        sender = Sender(self.clock, KEYRING, self.receivers.post)
+        sender = Sender(self.clock, self.keyring, self.receivers.post)
         outcomes = Outcomes(self.ids, HASH_KEY, lambda: drawn)
         return Deliverer(self.db, self.clock, sender, outcomes, self.upkeep, **more)
 

@@ -15,7 +15,7 @@ from postroom.accounts.permissions import Permission
 from postroom.events.webhooks import signing
 from postroom.events.webhooks.models import Answered, DisabledReason, Endpoint, EndpointScope, Happened
 from postroom.events.webhooks.rules import MAX_ATTEMPTS, WAITS, Health, answered, matches, needed, wait_after
-from postroom.events.webhooks.types import EVENT_TYPES
+from postroom.events.webhooks.types import EventType
 from postroom.net.guarded_http import Code, Failure, Response
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ EVENT: Final = Happened("message.received", 1, 7, "idn_1", False, NOW, "idn_1")
 keys = st.none() | st.integers(1, 3)
 events = st.builds(
     Happened,
-    type=st.sampled_from((*EVENT_TYPES, "delivery.updated", "future.type")),
+    type=st.sampled_from((*map(str, EventType), "delivery.updated", "future.type")),
     tenant_id=keys,
     partner_id=keys,
     identity=st.none() | st.sampled_from(("idn_1", "idn_2")),
@@ -35,7 +35,7 @@ events = st.builds(
     occurred_at=st.just(NOW),
     about=st.sampled_from(("whk_1", "whk_2", "idn_1")),
 )
-filters = st.lists(st.sampled_from((*EVENT_TYPES, "*")), min_size=1, max_size=6).map(tuple)
+filters = st.lists(st.sampled_from((*map(str, EventType), "*")), min_size=1, max_size=6).map(tuple)
 
 
 @st.composite

@@ -34,6 +34,12 @@ SET_ASIDE_SECONDS: Final = 5.0
 """How often it is looked for tasks of endpoints that are disabled, or whose partner is suspended."""
 _RETRY_SECONDS: Final = 1.0
 
+Observe = Callable[[Outcome, AttemptStatus], None]
+
+
+def unobserved(outcome: Outcome, status: AttemptStatus) -> None:
+    """Counts nothing."""
+
 
 class Deliverer:
     """`run` until cancelled; any number of processes may."""
@@ -47,7 +53,7 @@ class Deliverer:
         upkeep: Upkeep,
         *,
         told: Callable[[], None] = lambda: None,
-        observe: Callable[[Outcome, AttemptStatus], None] = lambda outcome, status: None,
+        observe: Observe = unobserved,
     ) -> None:
         """`told` is called after an endpoint was disabled, which is an event; `observe` of what was written."""
         self._database, self._clock, self._sender, self._outcomes = database, clock, sender, outcomes

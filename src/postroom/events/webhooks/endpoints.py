@@ -40,9 +40,6 @@ MAX_OVERLAP_HOURS: Final = 168
 DEFAULT_OVERLAP_HOURS: Final = 24
 MAX_DESCRIPTION: Final = 1024
 MAX_IDENTITIES: Final = 1000
-CHANNEL: Final = "postroom_webhooks"
-"""Hints that there are endpoints, or others, for processes that dispatch."""
-
 Made = Callable[[Connection, Endpoint, str], Awaitable[None]]
 """What is done in the transaction of a change, told the endpoint and its new secret."""
 Tried = Callable[[Connection, Attempt], Awaitable[None]]

@@ -36,6 +36,7 @@ from postroom.servers.http.rest import (
     tenants,
     threads,
     wait,
+    webhooks,
     wellknown,
 )
 from postroom.servers.http.services import HttpServices
@@ -67,6 +68,7 @@ _MODULES: Final = (
     account,
     people,
     members,
+    webhooks,
     wellknown,
     docs,
 )
