@@ -38,6 +38,7 @@ COMMANDS: Final = {
         "folder": "folder",
         "message": "message",
         "key": "key",
+        "webhook": "webhook",
         "audit": "audit",
         "mail": "mail",
         "queue": "queue",

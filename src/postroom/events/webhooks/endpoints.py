@@ -1,7 +1,7 @@
 """Use cases of endpoints: made, listed, changed, deleted, given a new secret, tried (events-webhooks-errors §5, §11).
 
 Callers have checked `webhooks:manage` or `webhooks:read`. What one must hold beside it depends on the events that the
-endpoint gets, and is asked here.
+endpoint gets, and is asked here. A caller None is the command line, who reaches everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from postroom.accounts.audit import Actor, Entry, record
-from postroom.accounts.models import Principal
+from postroom.accounts.models import PLATFORM_SCOPE, Principal
 from postroom.accounts.partners import Partner
 from postroom.accounts.permissions import Level
 from postroom.accounts.text import check_text, invalid
@@ -86,7 +86,7 @@ class Endpoints:
         self._sender = Sender(clock, keyring, client.post)
 
     async def create(
-        self, caller: Principal, owner: Owner, new: NewEndpoint, *, by: Actor, then: Made | None = None
+        self, caller: Principal | None, owner: Owner, new: NewEndpoint, *, by: Actor, then: Made | None = None
     ) -> tuple[Endpoint, str]:
         """A new endpoint of the owner, who is in the caller's reach, and its secret, which is shown this once. `then`
         is done in the transaction.
@@ -118,12 +118,12 @@ class Endpoints:
         async with self._database.acquire() as conn:
             return await store.page(conn, owner, min(max(limit, 1), MAX_PAGE), after)
 
-    async def get(self, caller: Principal, public_id: str) -> Endpoint:
+    async def get(self, caller: Principal | None, public_id: str) -> Endpoint:
         """Raises `webhook_not_found`, also for what is out of reach."""
         async with self._database.acquire() as conn:
             return await found(conn, caller, public_id)
 
-    async def update(self, caller: Principal, public_id: str, changes: Changes, *, by: Actor) -> Endpoint:
+    async def update(self, caller: Principal | None, public_id: str, changes: Changes, *, by: Actor) -> Endpoint:
         """Raises `webhook_not_found`, `permission_denied`, `invalid_request`. With another URL nothing is sent until a
         test of it succeeds."""
         names = changes.names
@@ -153,7 +153,7 @@ class Endpoints:
         self._changed()
         return made
 
-    async def delete(self, caller: Principal, public_id: str, *, by: Actor) -> None:
+    async def delete(self, caller: Principal | None, public_id: str, *, by: Actor) -> None:
         """With all that was still to be sent, and what was. Raises `webhook_not_found`."""
         async with self._database.transaction() as conn:
             gone = await found(conn, caller, public_id, lock=True)
@@ -161,7 +161,7 @@ class Endpoints:
             await self._audit(conn, by, "webhook.delete", gone, {"host": _host(gone.url)}, self._clock.now())
 
     async def rotate(
-        self, caller: Principal, public_id: str, overlap_hours: int, *, by: Actor, then: Made | None = None
+        self, caller: Principal | None, public_id: str, overlap_hours: int, *, by: Actor, then: Made | None = None
     ) -> tuple[Endpoint, str]:
         """A new secret, shown this once; for the overlap what is sent is signed with the one before, too. Raises
         `webhook_not_found`."""
@@ -181,7 +181,7 @@ class Endpoints:
                 await then(conn, one, text)
         return one, text
 
-    async def test(self, caller: Principal, public_id: str, *, by: Actor, then: Tried | None = None) -> Attempt:
+    async def test(self, caller: Principal | None, public_id: str, *, by: Actor, then: Tried | None = None) -> Attempt:
         """One attempt, now, also of a disabled endpoint, of an event that is nothing but a test: it is not stored, nor
         sent again. A success lets an endpoint go on whose URL was changed. Raises `webhook_not_found`."""
         async with self._database.acquire() as conn:
@@ -221,7 +221,7 @@ class Endpoints:
 
     async def attempts(
         self,
-        caller: Principal,
+        caller: Principal | None,
         public_id: str,
         filter_: attempts.Filter,
         *,
@@ -263,9 +263,10 @@ async def end_of_partner(conn: Connection, partner: Partner, now: datetime) -> N
     await store.delete_of_partner(conn, partner.id)
 
 
-async def found(conn: Connection, caller: Principal, public_id: str, *, lock: bool = False) -> Endpoint:
+async def found(conn: Connection, caller: Principal | None, public_id: str, *, lock: bool = False) -> Endpoint:
     """The endpoint, if the caller reaches it. Raises `webhook_not_found`."""
-    one = await store.get(conn, caller.scope, public_id, lock=lock) if is_id("whk_", public_id) else None
+    scope = PLATFORM_SCOPE if caller is None else caller.scope
+    one = await store.get(conn, scope, public_id, lock=lock) if is_id("whk_", public_id) else None
     if one is None:
         raise PostroomError("webhook_not_found")
     return one
@@ -282,13 +283,13 @@ def owner_of(caller: Principal) -> Owner:
             return Owner(tenant_id=caller.tenant_id)
 
 
-def may_read(caller: Principal, events: tuple[str, ...]) -> None:
+def may_read(caller: Principal | None, events: tuple[str, ...]) -> None:
     """Raises `permission_denied` unless the caller may have such events sent somewhere (J29)."""
     _require(caller, events)
 
 
-def _require(caller: Principal, events: tuple[str, ...]) -> None:
-    missing = needed(events) - caller.permissions
+def _require(caller: Principal | None, events: tuple[str, ...]) -> None:
+    missing = frozenset() if caller is None else needed(events) - caller.permissions
     if missing:
         raise PostroomError("permission_denied", details={"required": sorted(missing)})
 

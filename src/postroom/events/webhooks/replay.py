@@ -109,7 +109,7 @@ class Replays:
         self._days = events_days
 
     async def replay(
-        self, caller: Principal, public_id: str, asked: Asked, *, by: Actor, then: Then | None = None
+        self, caller: Principal | None, public_id: str, asked: Asked, *, by: Actor, then: Then | None = None
     ) -> int:
         """Queue again what the endpoint would be told of now, of what is kept and not too old; how many. Others are
         left out without a word. Raises `webhook_not_found`, `permission_denied`, `invalid_request`."""
