@@ -1,8 +1,8 @@
 """Webhooks: from the commit of an event to the beginning of its first attempt, while one endpoint in twenty is dead.
 
-Each event is one tenant's and has one endpoint. The receivers are within this process: one that is well answers after
-5 ms, a dead one after 15 seconds with a time-out, so that what is timed is ours. Hints, dispatch, claims and outcomes are
-those of an installation, on a PostgreSQL of the benchmark's own; TLS and the network are measured in no row.
+Each event is one tenant's and has one endpoint. The receivers are within this process: one that is well answers
+after 5 ms, a dead one after 15 seconds with a time-out, so that what is timed is ours. Hints, dispatch, claims and
+outcomes are those of an installation, on a PostgreSQL of the benchmark's own; TLS and the network are not measured.
 """
 
 from __future__ import annotations
