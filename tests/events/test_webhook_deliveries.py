@@ -12,9 +12,11 @@ import pytest
 
 from postroom.accounts.audit import HOST
 from postroom.accounts.partners import PartnerStatus
+from postroom.db import DatabaseUnavailable
 from postroom.events.webhooks import claiming, signing
 from postroom.events.webhooks.claiming import Room as Space
 from postroom.events.webhooks.endpoints import Changes, NewEndpoint
+from postroom.events.webhooks.outcomes import Outcomes
 from postroom.events.webhooks.rules import WAITS
 from postroom.events.webhooks.store import Owner
 from postroom.net.guarded_http import Code, Failure, Response
@@ -243,6 +245,46 @@ async def test_one_that_does_not_answer_delays_nobody(room: Room) -> None:
     assert {row["lease_until"] for row in left} == {None}
     assert {row["attempts"] for row in left} == {0}
     assert len(left) == 5 * len(events)
+
+
+async def test_a_database_that_is_away_ends_no_attempt(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent is written down once it is back; nothing is sent twice for it."""
+    one = await room.hook(url="https://slow.example.com/")
+    gate = room.receivers.slow[one.url] = asyncio.Event()
+    event = await room.event(None)
+    await room.dispatch()
+    worker = room.deliverer()
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(room.receivers.asked.wait(), 30)
+    failures = 3
+    claim, write = claiming.claim, Outcomes.write
+
+    async def failing_claim(*args: Any, **more: Any) -> Any:
+        if failures:
+            raise DatabaseUnavailable("away")
+        return await claim(*args, **more)
+
+    async def failing_write(*args: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise DatabaseUnavailable("away")
+        return await write(*args)
+
+    monkeypatch.setattr(claiming, "claim", failing_claim)
+    monkeypatch.setattr(Outcomes, "write", failing_write)
+    worker.wake()
+    gate.set()
+    for _ in range(1000):
+        if await room.attempts(one):
+            break
+        await asyncio.sleep(0.02)
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert room.receivers.taken(one.url) == [event]
+    assert [row["status"] for row in await room.attempts(one)] == ["succeeded"]
+    assert await room.tasks() == []
 
 
 async def test_an_endpoint_that_failed_last_has_one_attempt_at_a_time_and_pauses(room: Room) -> None:

@@ -72,12 +72,13 @@ class Deliverer:
 
     async def run(self) -> None:
         """Until cancelled; then what is under way is given back."""
+        self._windows.clear()  # of a run before, that ended with its database
+        self._over.clear()
         recorder = asyncio.create_task(self._record(), name="webhook-outcomes")
         try:
             while not recorder.done():
                 self._wake.clear()
-                taken = await self._round()
-                if taken:
+                if await self._round():
                     continue
                 waiter = asyncio.ensure_future(self._wake.wait())
                 await asyncio.wait({waiter, recorder}, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -102,10 +103,17 @@ class Deliverer:
     # -- claiming
 
     async def _round(self) -> bool:
-        if self._clock.monotonic() - self._set_aside_at >= SET_ASIDE_SECONDS:
-            await self._upkeep.set_aside()
-            self._set_aside_at = self._clock.monotonic()
-        return bool(await self._take())
+        """Whether anything was taken. A database that is away ends no attempt that is under way."""
+        try:
+            if self._clock.monotonic() - self._set_aside_at >= SET_ASIDE_SECONDS:
+                await self._upkeep.set_aside()
+                self._set_aside_at = self._clock.monotonic()
+            return bool(await self._take())
+        except Exception as error:
+            if not db_errors.is_transient(error):
+                raise
+            log.warning("webhooks_not_claimed", error=type(error).__name__)
+            return False
 
     async def _take(self) -> list[asyncio.Task[None]]:
         known = {key: window.room for key, window in self._windows.items()}
@@ -139,7 +147,9 @@ class Deliverer:
             self._freed(task, None)
 
     def _freed(self, task: Task, is_well: bool | None) -> None:
-        window = self._windows[task.endpoint_id]
+        window = self._windows.get(task.endpoint_id)
+        if window is None:
+            return
         window.at_work -= 1
         if is_well is not None:
             window.most = min(window.most + 1, MOST_FOR_ONE) if is_well else 1
