@@ -43,6 +43,7 @@ MODULES: Final = (
     "imap",
     "rest",
     "control",
+    "webhooks",
     "server",
 )
 BY_NAME: Final = ("imap_growth", "control_scale")

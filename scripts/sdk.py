@@ -284,9 +284,13 @@ def bodies_file(api: Api) -> Iterator[str]:
         "from typing import Literal, NotRequired, TypedDict\n",
         "from . import values",
     )
+    unions = []
     for name in sorted(api.sent - set(api.enumerations)):
         schema = api.schemas[name]
         if isinstance(schema.get("additionalProperties"), dict):
+            continue
+        if "anyOf" in schema:
+            unions.append(f"\n{api.body_name(name)} = {api.kind(schema, sent=True)}")
             continue
         required = schema.get("required", ())
         members = []
@@ -301,6 +305,7 @@ def bodies_file(api: Api) -> Iterator[str]:
             # A member has the name of a keyword.
             inner = ", ".join(f'"{member}": "{kind}"' for member, kind in members)
             yield f'\n{api.body_name(name)} = TypedDict("{api.body_name(name)}", {{{inner}}})'
+    yield from unions
 
 
 def returned(api: Api, operation: Operation, status: int | None = None, prefix: str = "models.") -> str:

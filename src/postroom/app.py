@@ -17,6 +17,7 @@ from typing import Final
 from postroom.accounts.audit import AuditLog
 from postroom.accounts.passkeys import RelyingParty
 from postroom.accounts.passwords import Passwords
+from postroom.accounts.policy import StoredPolicy
 from postroom.accounts.policy_rules import Stance, stance_of
 from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
@@ -58,11 +59,16 @@ from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
+from postroom.events.webhooks.endpoints import end_of_partner
+from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
+from postroom.events.webhooks.service import Webhooks
 from postroom.mailbox.models import MailboxRef
 from postroom.mailbox.service import Mailboxes
 from postroom.mailbox.writing import close_mailbox
 from postroom.net.dns_types import Resolver
 from postroom.net.dns_wire import Options, parse_server, system_servers
+from postroom.net.guarded_http import GuardedClient
+from postroom.net.own_addresses import OwnAddresses
 from postroom.net.resolver import CachingResolver, ResolverLimits
 
 log = base_log.get("app")
@@ -230,7 +236,7 @@ async def open_core(
             passwords=passwords,
             tenants=tenants,
             policies=Policies(database, clock, stance),
-            partners=Partners(database, ids, clock, signed_out),
+            partners=Partners(database, ids, clock, signed_out, ended=(end_of_partner,)),
             people=people,
             members=Members(*(database, ids, clock, people, signing_keys, secrets.hash_key), announce=told_of_members),
             sharing=Sharing(database, ids, clock, signed_out),
@@ -262,6 +268,34 @@ async def open_core(
             resolver=resolver,
             directory_changed=directory_changed,
         )
+
+
+async def open_client(core: Core) -> GuardedClient:
+    """What sends to URLs of others; the caller closes it. It reads the system's authorities, so commands that ask
+    nobody go without."""
+    settings = core.settings
+    hosts = (settings.smtp.host, settings.imap.host, settings.api.host, settings.server.hostname)
+
+    def made() -> GuardedClient:
+        return GuardedClient(
+            core.clock,
+            core.resolver,
+            own_hosts=(settings.api_host, settings.server.hostname, *settings.mx_hosts),
+            platform_domain=settings.platform_domain,
+            own_addresses=OwnAddresses(core.clock, hosts),
+        )
+
+    return await asyncio.to_thread(made)
+
+
+def webhooks_of(core: Core, client: GuardedClient) -> Webhooks:
+    """Webhooks of this process."""
+    return Webhooks(
+        *(core.database, core.ids, core.clock, core.keyring, client),
+        hash_key=core.secrets.hash_key,
+        events_days=core.policies.stance.effective(StoredPolicy()).retention_events_days,
+        hint=partial(core.notifier.hint, WEBHOOK_CHANNEL),
+    )
 
 
 def _stance(settings: Settings) -> Stance:

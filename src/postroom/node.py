@@ -19,7 +19,7 @@ from postroom.accounts.service.standing import CHANNEL as ACCOUNTS_CHANNEL
 from postroom.accounts.service.standing import Standing
 from postroom.accounts.service.throttle import Throttle
 from postroom.accounts.service.upkeep import Upkeep
-from postroom.app import DIRECTORY_CHANNEL, Core, throttle_policy
+from postroom.app import DIRECTORY_CHANNEL, Core, open_client, throttle_policy, webhooks_of
 from postroom.base import log as base_log
 from postroom.base.secrets import Secrets
 from postroom.base.settings_tree import LimitSettings, Role
@@ -36,6 +36,8 @@ from postroom.directory.standing import KeySlots, Platform, slots_of
 from postroom.events.feed import Feed
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
+from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
+from postroom.events.webhooks.service import Webhooks
 from postroom.inbound.judging import Judge, JudgingRules, Published
 from postroom.inbound.parsing import Parser
 from postroom.inbound.receive import Receiver
@@ -51,6 +53,7 @@ from postroom.mailbox.sweep import BlobSweep
 from postroom.mailbox.verifications import prune_verifications
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
+from postroom.net.guarded_http import GuardedClient
 from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
@@ -95,6 +98,8 @@ LEAST_CONNECTIONS_PER_IP: Final = 4
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
+LONGEST_KEPT: Final = timedelta(days=365)
+"""How long attempts of webhooks are kept at most: it is their tenant's to say."""
 KEPT_IN_EMERGENCY: Final = timedelta(days=7)
 """How long events are, while `emergency_prune` is on (J30)."""
 
@@ -137,11 +142,20 @@ def account_of(core: Core, throttle: Throttle) -> Account:
 
 class Node:
     """`start` brings everything up or raises; `drain` stops it in order: accept no more, finish what is in hand, then
-    the work behind. The core is the caller's and stays open. `reload` reads the secrets again.
+    the work behind. The core is the caller's and stays open. `reload` reads the secrets again. `client` asks URLs of
+    others instead of the node's own.
     """
 
-    def __init__(self, core: Core, *, reuse_port: bool = False, reload: Callable[[], Secrets] | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        *,
+        reuse_port: bool = False,
+        reload: Callable[[], Secrets] | None = None,
+        client: GuardedClient | None = None,
+    ) -> None:
         self.core = core
+        self._client = client
         self._reload = reload or (lambda: core.secrets)
         self._reuse_port = reuse_port
         self._roles = core.settings.server.roles
@@ -204,6 +218,8 @@ class Node:
         )
         self.dead_letters = DeadLetters(core.database, core.clock, core.ids, self.mail_out.wake)
         self.feed = Feed(core.database)
+        self.webhooks: Webhooks
+        """From `start` on."""
         self.failed = asyncio.Event()
         """Set when background work ended by itself, which is a fault: the process is to be replaced."""
 
@@ -215,6 +231,9 @@ class Node:
     async def start(self) -> None:
         """Listen. Raises OSError when a port can't be had, TimeoutError when the database stays away."""
         await self.core.master_keys.follow(self._reload)
+        if self._client is None:
+            self._client = await open_client(self.core)
+        self.webhooks = webhooks_of(self.core, self._client)
         self._hints = self._listen_for_hints()
         await self._hints.start()
         self.ingest.start()
@@ -229,6 +248,8 @@ class Node:
             self._work(self.indexer.run, "words")
             self._work(self.mail_out.run, "dispatch")
             self._work(self.mail_out.run_notices, "notices")
+            self._work(self.webhooks.dispatcher.run, "events")
+            self._work(self.webhooks.deliverer.run, "webhooks")
             self._work(Worker(self.core.database, self.core.clock, self._periodic()).run, "periodic")
         for name, host, port, made in self._make_listeners():
             await made.start(host or None, port, reuse_port=self._reuse_port)
@@ -243,6 +264,8 @@ class Node:
         await self.mail_out.drain(timeout)
         await self.ingest.stop()
         await _cancel(self._tasks)
+        if self._client is not None:
+            await self._client.aclose()
         await self._let_go_of_keys()
         if self._hints is not None:
             await self._hints.stop()
@@ -393,6 +416,8 @@ class Node:
                 keys=self._key_slots,
             ),
             partners=core.partners,
+            webhooks=self.webhooks.endpoints,
+            replays=self.webhooks.replays,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
             streams=Streams(core.database, self.feed, self.standing, max_streams=self.shares.max_connections),
         )
@@ -429,6 +454,10 @@ class Node:
         for channel in (MAILBOX_CHANNEL, DIRECTORY_CHANNEL, ACCOUNTS_CHANNEL, POLICY_CHANNEL):
             listener.add(channel, lambda *_: self.feed.wake())
         listener.on_gap(self.feed.wake)
+        listener.add(WEBHOOK_CHANNEL, self.webhooks.hinted)
+        for told in (MAILBOX_CHANNEL, DIRECTORY_CHANNEL, ACCOUNTS_CHANNEL, POLICY_CHANNEL):
+            listener.add(told, self.webhooks.happened)  # what is hinted at has its event
+        listener.on_gap(self.webhooks.missed)
         listener.on_gap(self.core.switches.forget)
         listener.on_gap(self.core.policies.forget)
         listener.on_gap(self.standing.wake)
@@ -493,6 +522,10 @@ class Node:
             is_scarce = await core.switches.is_on(Switch.EMERGENCY_PRUNE)
             await prune_events(core.database, core.clock.now() - (KEPT_IN_EMERGENCY if is_scarce else KEPT))
 
+        async def deliveries() -> None:
+            is_scarce = await core.switches.is_on(Switch.EMERGENCY_PRUNE)
+            await self.webhooks.upkeep.prune(KEPT_IN_EMERGENCY if is_scarce else LONGEST_KEPT)
+
         async def verifications() -> None:
             await prune_verifications(core.database, core.clock.now())
 
@@ -539,6 +572,8 @@ class Node:
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
             Periodic("prune_events", timedelta(minutes=10), events),
+            Periodic("prune_webhook_deliveries", timedelta(minutes=10), deliveries),
+            Periodic("resume_webhooks", timedelta(minutes=1), self.webhooks.upkeep.resume),
             Periodic("prune_verifications", timedelta(minutes=10), verifications),
             Periodic("prune_sends", timedelta(minutes=10), sends),
             Periodic("lift_pins", timedelta(minutes=10), pins),

@@ -12,6 +12,8 @@ from postroom.base.sealed_columns import (
     SIGNING_KEY,
     TOTP_PENDING,
     TOTP_SECRET,
+    WEBHOOK_PREVIOUS,
+    WEBHOOK_SECRET,
     SealedColumn,
 )
 from postroom.base.sealing import Keyring
@@ -25,6 +27,8 @@ _ROWS: Final[dict[SealedColumn, list[tuple[object, ...]]]] = {
     TOTP_SECRET: [(1,), (2,), (3,)],
     TOTP_PENDING: [(2,), (3,)],
     SCRAM_KEYS: [(f"apw_{n:026}",) for n in range(1, 4)],
+    WEBHOOK_SECRET: [(1,), (2,), (3,)],
+    WEBHOOK_PREVIOUS: [(2,), (3,)],
 }
 VALUES: Final[dict[Place, bytes]] = {
     (column, row): f"{column.name} of {row}".encode() for column, rows in _ROWS.items() for row in rows
@@ -36,6 +40,9 @@ SELECT n, 'dom_' || lpad(n::text, 26, '0'), 'd' || n || '.example', 'platform', 
 FROM generate_series(1, 2) AS n ON CONFLICT DO NOTHING;
 INSERT INTO people (id, public_id, display_name, created_at, updated_at)
 SELECT n, 'usr_' || lpad(n::text, 26, '0'), 'P', now(), now() FROM generate_series(1, 3) AS n ON CONFLICT DO NOTHING;
+INSERT INTO webhook_endpoints (id, public_id, url, events, created_at, updated_at)
+SELECT n, 'whk_' || lpad(n::text, 26, '0'), 'https://hooks.example.com/', '{*}', now(), now()
+FROM generate_series(1, 3) AS n ON CONFLICT DO NOTHING;
 """
 _PUT: Final = {
     SIGNING_KEY: "INSERT INTO signing_keys (purpose, kid, sealed, created_at) VALUES ($2, $3, $1, now())"
@@ -51,6 +58,9 @@ _PUT: Final = {
     SCRAM_KEYS: "INSERT INTO app_passwords (public_id, person_id, label, hash, scram_sealed, created_at)"
     " VALUES ($2, 1, 'phone', sha256($2::text::bytea), $1, now())"
     " ON CONFLICT (public_id) DO UPDATE SET scram_sealed = $1",
+    WEBHOOK_SECRET: "INSERT INTO webhook_secrets (endpoint_id, secret_enc) VALUES ($2, $1)"
+    " ON CONFLICT (endpoint_id) DO UPDATE SET secret_enc = $1",
+    WEBHOOK_PREVIOUS: "UPDATE webhook_secrets SET prev_secret_enc = $1, prev_expires_at = now() WHERE endpoint_id = $2",
 }
 
 

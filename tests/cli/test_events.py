@@ -1,4 +1,4 @@
-"""`postroom events` on the host, and `postroom webhooks listen`, which passes on what a stream tells."""
+"""`postroom events` on the host, and `postroom webhook listen`, which passes on what a stream tells."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_listen_posts_what_the_stream_tells(
     monkeypatch.setattr("postroom.cli.listening._FIRST_PAUSE", 0.01)
     stream, hook = servers
     done = bare(
-        *("webhooks", "listen", "--url", stream, "--forward", hook, "--type", "identity.created"),
+        *("webhook", "listen", "--url", stream, "--forward", hook, "--type", "identity.created"),
         *("--count", "3", "--json"),
     )
     assert (done.code, done.err) == (0, "")
@@ -153,10 +153,10 @@ def test_listen_posts_what_the_stream_tells(
 
 def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     stream, hook = servers
-    assert bare("webhooks", "listen", "--url", stream, "--forward", hook).code == 2
-    assert bare("webhooks", "listen", "--url", stream, "--forward", "ftp://a", "--key", "k").code == 2
-    assert bare("webhooks", "listen", "--url", "http://a:b", "--forward", hook, "--key", "k").code == 2
-    refused = bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "pmk_wrong")
+    assert bare("webhook", "listen", "--url", stream, "--forward", hook).code == 2
+    assert bare("webhook", "listen", "--url", stream, "--forward", "ftp://a", "--key", "k").code == 2
+    assert bare("webhook", "listen", "--url", "http://a:b", "--forward", hook, "--key", "k").code == 2
+    refused = bare("webhook", "listen", "--url", stream, "--forward", hook, "--key", "pmk_wrong")
     assert (refused.code, _Hook.taken) == (4, [])
     assert "unauthenticated" in refused.err
 
@@ -165,7 +165,7 @@ def test_listen_goes_on_when_nobody_takes_it(
     bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSTROOM_KEY", "pmk_right")
-    done = bare("webhooks", "listen", "--url", servers[0], "--forward", "http://127.0.0.1:1/", "--count", "1")
+    done = bare("webhook", "listen", "--url", servers[0], "--forward", "http://127.0.0.1:1/", "--count", "1")
     assert done.code == 0
     assert "no answer" in done.out
 

@@ -67,7 +67,6 @@ async def test_payloads_are_as_the_contract_says(db: Database, clock: ManualCloc
         assert payload["occurred_at"] == timestamp(row["occurred_at"])
         assert payload["data"]["message"]["id"] == one.message_id
         assert payload["data"]["thread_id"] == payload["data"]["message"]["thread_id"] == one.thread_id
-        assert row["dispatched_at"] is None
     first, last = json.loads(found[0]["payload"])["data"], json.loads(found[-1]["payload"])["data"]
     assert first["message"]["flags"] == ["bcc"]
     assert first["extracted_text"] == "See the file."

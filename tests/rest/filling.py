@@ -8,7 +8,7 @@ from typing import Any, Final
 from postroom.accounts.permissions import Permission
 from postroom.servers.http.table import Rule
 from tests.accounts.authenticator import Authenticator
-from tests.rest.houses import House
+from tests.rest.houses import MISSING_ULID, House
 from tests.rest.lobby import RIGHT
 from tests.rest.sender import ANNA
 from tests.rest.world import DOMAIN
@@ -18,6 +18,9 @@ Fill = Callable[[House, Mapping[str, str]], dict[str, Any]]
 
 NO_PASSKEY: Final = {"challenge": "x" * 43, "user": {"id": "x" * 40}}
 """What nobody was asked: ceremonies that succeed are in test_passkeys.py."""
+
+HOOK: Final = {"url": "https://hooks.example.com/", "events": ["member.joined"]}
+"""Of events that are not about mail, which takes a permission more."""
 
 MEMBERS: Final[dict[str, Fill]] = {
     "createIdentity": lambda house, place: {"username": house.street.word()},
@@ -59,6 +62,10 @@ MEMBERS: Final[dict[str, Fill]] = {
         "identity_id": house.box.public_id,
         "permissions": [Permission.MESSAGES_READ.value],
     },
+    "createPlatformWebhook": lambda house, place: HOOK,
+    "createTenantWebhook": lambda house, place: HOOK,
+    "updateWebhook": lambda house, place: {"description": "other"},
+    "replayWebhookEvents": lambda house, place: {"event_ids": [f"evt_{MISSING_ULID}"]},
     "createAddress": lambda house, place: {
         "local_part": house.street.word(),
         "domain_id": house.domain,

@@ -372,6 +372,11 @@ async def _key(house: House, who: Who) -> str:
     return made.public_id
 
 
+async def _webhook(house: House, who: Who) -> str:
+    body = {"url": "https://hooks.example.com/", "events": ["member.joined"]}
+    return await _posted(house, f"/v1/tenants/{house.tenant.public_id}/webhooks", body)
+
+
 async def _partner(house: House, who: Who) -> str:
     return await _posted(house, "/v1/partners", {"name": house.street.word()})
 
@@ -444,6 +449,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "key_id": _key,
     "partner_id": _partner,
     "dlq_id": _dead,
+    "webhook_id": _webhook,
     "entry": _entry,
     "token": _nothing,
 }
@@ -471,6 +477,7 @@ MISSING: Final[dict[str, str]] = {
     "key_id": f"key_{MISSING_ULID}",
     "partner_id": f"ptn_{MISSING_ULID}",
     "dlq_id": f"dlq_{MISSING_ULID}",
+    "webhook_id": f"whk_{MISSING_ULID}",
     "entry": "nobody@example.net",
     "token": "y" * 40,
 }

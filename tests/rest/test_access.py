@@ -14,6 +14,7 @@ from postroom.base import log
 from postroom.base.errors import ERRORS
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
 from tests.rest.contract import check
+from tests.rest.houses import MISSING
 from tests.rest.world import World, simple_mail
 
 MISSING_ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -239,13 +240,7 @@ async def test_me(world: World) -> None:
 async def test_each_operation_needs_its_permission(world: World) -> None:
     """Without it the answer is `permission_denied`, whether what is named exists or not."""
     paths = {
-        "message_id": f"msg_{MISSING_ULID}",
-        "thread_id": f"thr_{MISSING_ULID}",
-        "attachment_id": f"att_{MISSING_ULID}",
-        "folder_id": f"fld_{MISSING_ULID}",
-        "key_id": f"key_{MISSING_ULID}",
-        "partner_id": f"ptn_{MISSING_ULID}",
-        "address_id": f"adr_{MISSING_ULID}",
+        **MISSING,
         "direction": "send",
         "kind": "block",
         "entry": "anna@example.com",
@@ -267,7 +262,7 @@ async def test_each_operation_needs_its_permission(world: World) -> None:
                 (f"idn_{MISSING_ULID}", f"ten_{MISSING_ULID}"),
                 ("nonsense", "nonsense"),
             ):
-                path = rule.path.format(identity_id=box, tenant_id=ten, **paths)
+                path = rule.path.format(**{**paths, "identity_id": box, "tenant_id": ten})
                 response = await world.client.request(rule.method, path, headers=headers)
                 if level in rule.implicit_for and ten == world.tenant.public_id:
                     # Its own tenant alone, and only to look at (A4.1).

@@ -152,6 +152,13 @@ async def test_each_kind_of_work(world: World) -> None:
             " parked_at) VALUES ($1, $2, 'a@b.example', 'member', false, $3, $3, 'msg_y', $3)",
             *(world.tenant.id, world.ids.new("inv_"), now),
         )
+        await conn.execute(
+            "WITH e AS (INSERT INTO webhook_endpoints (public_id, url, events, created_at, updated_at)"
+            " VALUES ($1, 'https://hooks.example.com/', '{*}', $3, $3) RETURNING id)"
+            " INSERT INTO webhook_tasks (endpoint_id, event_key, event_id, event_type, occurred_at, parked_at)"
+            " SELECT e.id, 1, $2, 'member.joined', $3, $3 FROM e",
+            *(world.ids.new("whk_"), world.ids.new("evt_"), now),
+        )
     await give_up(world)
     found = await listed(world)
     assert sorted(one["kind"] for one in found) == sorted(kind.name for kind in KINDS)

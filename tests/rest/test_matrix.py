@@ -157,6 +157,8 @@ async def _partner(street: Street) -> dict[str, str]:
 # -- what the rule says
 
 
+OF_WHOLE_TENANT: Final = frozenset({"getWebhook", "listWebhookDeliveries"})
+"""Operations on what is a tenant's, which keys of each of its identities may see (rest-api §2.3)."""
 NOT_FOUND: Final = "…_not_found"
 """Whichever code the resource has: a 404 that is not about routes."""
 OF_OWNER: Final = {Reach.TENANT_PATH: "tenant_not_found", Reach.IDENTITY_PATH: "identity_not_found"}
@@ -177,7 +179,7 @@ def refusal(rule: Rule, who: Who, *, own: bool, there: bool) -> str | None:
         return None
     reached = there and (who in EVERYWHERE or own)
     if who is Who.SIBLING:
-        reached = there and own and rule.reach is Reach.TENANT_PATH
+        reached = there and own and (rule.reach is Reach.TENANT_PATH or rule.operation in OF_WHOLE_TENANT)
     if who in GRANT and rule.reach is Reach.TENANT_PATH:
         reached = False
     return None if reached else IN_BODY.get(rule.operation) or OF_OWNER.get(rule.reach, NOT_FOUND)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -33,6 +33,8 @@ from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
+from postroom.events.webhooks.endpoints import Endpoints
+from postroom.events.webhooks.replay import Replays
 from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import ThreadTokens
@@ -40,6 +42,7 @@ from postroom.mailbox.ingest import Delivery, Ingest
 from postroom.mailbox.models import Announce, Appended, Direction, MailboxRef, NewMessage, Source
 from postroom.mailbox.service import Mailboxes
 from postroom.mailbox.writing import close_mailbox
+from postroom.net.guarded_http import GuardedClient
 from postroom.outbound.accept import Acceptance
 from postroom.outbound.closing import Closing
 from postroom.outbound.dead_letters import DeadLetters
@@ -48,6 +51,7 @@ from postroom.outbound.submit import Sending
 from postroom.servers.http import About, CursorKey, CursorKeys, HttpApp, HttpServices
 from postroom.servers.http.rest import shapes
 from postroom.servers.http.streams import Streams
+from tests.events.hooks import Receivers
 
 PEPPER = b"p" * 32
 HASH_KEY = b"h" * 32
@@ -273,6 +277,8 @@ def services_of(
         dead_letters=DeadLetters(db, clock, ids, lambda: None),
         switches=switches,
         platform=Platform(db, clock, controls, Path("/"), keys=lambda: slots_of(master_keys, secrets)),
+        webhooks=Endpoints(db, ids, clock, MASTER, cast(GuardedClient, Receivers())),
+        replays=Replays(db, ids, clock),
         members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),
         streams=Streams(db, Feed(db, poll=0.05), Standing(db, clock)),
     )

@@ -148,6 +148,13 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
+def ulid_of(moment: datetime, drawn: bytes) -> str:
+    """The ULID of a moment and ten octets: for ids that the same cause must have again."""
+    if len(drawn) != _RANDOM_BITS // 8:
+        raise ValueError("a ULID has ten octets beside its time")
+    return _encode(milliseconds(moment) << _RANDOM_BITS | int.from_bytes(drawn, "big"), 0, _ALL_PAIRS)
+
+
 def is_id(prefix: str, text: str) -> bool:
     """Whether `text` is a well-formed id of the kind `prefix` names (with or without its underscore)."""
     canonical = _CANONICAL.get(prefix)

@@ -65,5 +65,7 @@ TOTP_PENDING: Final = SealedColumn(
 SCRAM_KEYS: Final = SealedColumn(
     "app_passwords", "scram_sealed", (("public_id", "text"),), Before("app_passwords.scram", "{}")
 )
+WEBHOOK_SECRET: Final = SealedColumn("webhook_secrets", "secret_enc", (("endpoint_id", "bigint"),))
+WEBHOOK_PREVIOUS: Final = SealedColumn("webhook_secrets", "prev_secret_enc", (("endpoint_id", "bigint"),))
 
-REGISTRY: Final = (SIGNING_KEY, DKIM_KEY, TOTP_SECRET, TOTP_PENDING, SCRAM_KEYS)
+REGISTRY: Final = (*(SIGNING_KEY, DKIM_KEY, TOTP_SECRET, TOTP_PENDING, SCRAM_KEYS, WEBHOOK_SECRET, WEBHOOK_PREVIOUS),)

@@ -18,6 +18,7 @@ from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator, is_id
 from postroom.db.claim import ClaimQueue, Key
 from postroom.db.pool import Connection, Database
+from postroom.events.webhooks import claiming as webhooks
 from postroom.mailbox import words
 from postroom.outbound import bounces, claiming, invitation_mail
 
@@ -132,6 +133,7 @@ KINDS: Final = (
     _Kind("notice", DeadQueue.OUTBOUND, bounces.QUEUE),
     _Kind("invitation", DeadQueue.OUTBOUND, invitation_mail.QUEUE),
     _Kind("words", DeadQueue.INDEX, words.QUEUE),
+    _Kind("webhook", DeadQueue.WEBHOOKS, webhooks.QUEUE),
 )
 _BY_NAME: Final = {kind.name: kind for kind in KINDS}
 

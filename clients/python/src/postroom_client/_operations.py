@@ -410,3 +410,38 @@ ACCEPT_INVITATION: Final[Operation[models.JoinedTenant]] = Operation(
 JOIN_BY_INVITATION: Final[Operation[models.JoinedTenant]] = Operation(
     "joinByInvitation", "POST", "/v1/auth/invitation", {201: models.JoinedTenant}
 )
+CREATE_PLATFORM_WEBHOOK: Final[Operation[models.WebhookCreated]] = Operation(
+    "createPlatformWebhook", "POST", "/v1/webhooks", {201: models.WebhookCreated}, Keyed.OPTIONAL
+)
+LIST_WEBHOOKS: Final[Operation[models.WebhookPage]] = Operation(
+    "listWebhooks", "GET", "/v1/webhooks", {200: models.WebhookPage}
+)
+CREATE_TENANT_WEBHOOK: Final[Operation[models.WebhookCreated]] = Operation(
+    "createTenantWebhook", "POST", "/v1/tenants/{tenant_id}/webhooks", {201: models.WebhookCreated}, Keyed.OPTIONAL
+)
+LIST_TENANT_WEBHOOKS: Final[Operation[models.WebhookPage]] = Operation(
+    "listTenantWebhooks", "GET", "/v1/tenants/{tenant_id}/webhooks", {200: models.WebhookPage}
+)
+GET_WEBHOOK: Final[Operation[models.Webhook]] = Operation(
+    "getWebhook", "GET", "/v1/webhooks/{webhook_id}", {200: models.Webhook}
+)
+UPDATE_WEBHOOK: Final[Operation[models.Webhook]] = Operation(
+    "updateWebhook", "PATCH", "/v1/webhooks/{webhook_id}", {200: models.Webhook}
+)
+DELETE_WEBHOOK: Final[Operation[None]] = Operation("deleteWebhook", "DELETE", "/v1/webhooks/{webhook_id}", {204: None})
+ROTATE_WEBHOOK_SECRET: Final[Operation[models.WebhookCreated]] = Operation(
+    "rotateWebhookSecret",
+    "POST",
+    "/v1/webhooks/{webhook_id}/rotate-secret",
+    {200: models.WebhookCreated},
+    Keyed.OPTIONAL,
+)
+TEST_WEBHOOK: Final[Operation[models.WebhookDelivery]] = Operation(
+    "testWebhook", "POST", "/v1/webhooks/{webhook_id}/test", {200: models.WebhookDelivery}, Keyed.OPTIONAL
+)
+LIST_WEBHOOK_DELIVERIES: Final[Operation[models.WebhookDeliveryPage]] = Operation(
+    "listWebhookDeliveries", "GET", "/v1/webhooks/{webhook_id}/deliveries", {200: models.WebhookDeliveryPage}
+)
+REPLAY_WEBHOOK_EVENTS: Final[Operation[models.ReplayResponse]] = Operation(
+    "replayWebhookEvents", "POST", "/v1/webhooks/{webhook_id}/replay", {202: models.ReplayResponse}, Keyed.OPTIONAL
+)

@@ -1874,6 +1874,156 @@ class Members:
         return self._caller.call(operations.JOIN_BY_INVITATION, (), {}, body, None, request_timeout)
 
 
+class Webhooks:
+    """The operations of “Webhooks”."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def create_platform_webhook(
+        self,
+        body: bodies.WebhookCreateRequest,
+        *,
+        idempotency_key: str | None = None,
+        request_timeout: float | None = None,
+    ) -> models.WebhookCreated:
+        """Have events sent somewhere: of every tenant, or of a partner's; the secret is shown this once.
+
+        `POST /v1/webhooks`; wants `webhooks:manage`. May say `webhook_limit_reached`.
+        """
+        return self._caller.call(operations.CREATE_PLATFORM_WEBHOOK, (), {}, body, idempotency_key, request_timeout)
+
+    def list_webhooks(
+        self, *, limit: int | None = None, cursor: str | None = None, request_timeout: float | None = None
+    ) -> Pages[models.WebhookPage, models.Webhook]:
+        """The platform's webhooks, a partner's, or a tenant's, whoever asks, newest first.
+
+        `GET /v1/webhooks`; wants `webhooks:read`. May say `cursor_expired`.
+        """
+        return self._caller.pages(operations.LIST_WEBHOOKS, (), {"limit": limit}, cursor, request_timeout)
+
+    def create_tenant_webhook(
+        self,
+        tenant_id: str,
+        body: bodies.WebhookCreateRequest,
+        *,
+        idempotency_key: str | None = None,
+        request_timeout: float | None = None,
+    ) -> models.WebhookCreated:
+        """Have events of a tenant sent somewhere; the secret is shown this once.
+
+        `POST /v1/tenants/{tenant_id}/webhooks`; wants `webhooks:manage`. May say `tenant_not_found`,
+        `webhook_limit_reached`.
+        """
+        return self._caller.call(
+            operations.CREATE_TENANT_WEBHOOK, (tenant_id,), {}, body, idempotency_key, request_timeout
+        )
+
+    def list_tenant_webhooks(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        request_timeout: float | None = None,
+    ) -> Pages[models.WebhookPage, models.Webhook]:
+        """Webhooks of a tenant, newest first.
+
+        `GET /v1/tenants/{tenant_id}/webhooks`; wants `webhooks:read`. May say `cursor_expired`, `tenant_not_found`.
+        """
+        return self._caller.pages(
+            operations.LIST_TENANT_WEBHOOKS, (tenant_id,), {"limit": limit}, cursor, request_timeout
+        )
+
+    def get_webhook(self, webhook_id: str, *, request_timeout: float | None = None) -> models.Webhook:
+        """A webhook, without its secret.
+
+        `GET /v1/webhooks/{webhook_id}`; wants `webhooks:read`. May say `webhook_not_found`.
+        """
+        return self._caller.call(operations.GET_WEBHOOK, (webhook_id,), {}, None, None, request_timeout)
+
+    def update_webhook(
+        self, webhook_id: str, body: bodies.WebhookUpdateRequest, *, request_timeout: float | None = None
+    ) -> models.Webhook:
+        """Change a webhook; another URL gets nothing until a test of it succeeds.
+
+        `PATCH /v1/webhooks/{webhook_id}`; wants `webhooks:manage`. May say `webhook_not_found`.
+        """
+        return self._caller.call(operations.UPDATE_WEBHOOK, (webhook_id,), {}, body, None, request_timeout)
+
+    def delete_webhook(self, webhook_id: str, *, request_timeout: float | None = None) -> None:
+        """Delete a webhook, with what it was and was still to be sent.
+
+        `DELETE /v1/webhooks/{webhook_id}`; wants `webhooks:manage`. May say `webhook_not_found`.
+        """
+        self._caller.call(operations.DELETE_WEBHOOK, (webhook_id,), {}, None, None, request_timeout)
+
+    def rotate_webhook_secret(
+        self,
+        webhook_id: str,
+        body: bodies.RotateRequest | None = None,
+        *,
+        idempotency_key: str | None = None,
+        request_timeout: float | None = None,
+    ) -> models.WebhookCreated:
+        """Give a webhook a new secret, shown this once; for the overlap both sign.
+
+        `POST /v1/webhooks/{webhook_id}/rotate-secret`; wants `webhooks:manage`. May say `webhook_not_found`.
+        """
+        return self._caller.call(
+            operations.ROTATE_WEBHOOK_SECRET, (webhook_id,), {}, body, idempotency_key, request_timeout
+        )
+
+    def test_webhook(
+        self, webhook_id: str, *, idempotency_key: str | None = None, request_timeout: float | None = None
+    ) -> models.WebhookDelivery:
+        """Send a test event now, once.
+
+        `POST /v1/webhooks/{webhook_id}/test`; wants `webhooks:manage`. May say `webhook_not_found`.
+        """
+        return self._caller.call(operations.TEST_WEBHOOK, (webhook_id,), {}, None, idempotency_key, request_timeout)
+
+    def list_webhook_deliveries(
+        self,
+        webhook_id: str,
+        *,
+        status: Literal["succeeded", "failed", "dead"] | None = None,
+        event_type: values.EventType | None = None,
+        after: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        request_timeout: float | None = None,
+    ) -> Pages[models.WebhookDeliveryPage, models.WebhookDelivery]:
+        """Attempts to send to a webhook, newest first.
+
+        `GET /v1/webhooks/{webhook_id}/deliveries`; wants `webhooks:read`. May say `cursor_expired`,
+        `webhook_not_found`.
+        """
+        return self._caller.pages(
+            operations.LIST_WEBHOOK_DELIVERIES,
+            (webhook_id,),
+            {"status": status, "event_type": event_type, "after": after, "limit": limit},
+            cursor,
+            request_timeout,
+        )
+
+    def replay_webhook_events(
+        self,
+        webhook_id: str,
+        body: bodies.ReplayRequest,
+        *,
+        idempotency_key: str | None = None,
+        request_timeout: float | None = None,
+    ) -> models.ReplayResponse:
+        """Send events again, by their ids or all of a window.
+
+        `POST /v1/webhooks/{webhook_id}/replay`; wants `webhooks:manage`. May say `webhook_not_found`.
+        """
+        return self._caller.call(
+            operations.REPLAY_WEBHOOK_EVENTS, (webhook_id,), {}, body, idempotency_key, request_timeout
+        )
+
+
 class Resources:
     """All of them, as a client has them."""
 
@@ -1899,3 +2049,4 @@ class Resources:
         self.account = Account(caller)
         self.people = People(caller)
         self.members = Members(caller)
+        self.webhooks = Webhooks(caller)

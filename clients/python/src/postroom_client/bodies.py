@@ -436,6 +436,20 @@ class RecoverRequest(TypedDict):
     recovery_code: str
 
 
+class ReplayByIds(TypedDict):
+    """`ReplayByIds` of the API."""
+
+    event_ids: Sequence[str]
+
+
+class ReplayByRange(TypedDict):
+    """`since` ≤ when it happened < `until`; `status`: how it went for this endpoint so far."""
+
+    since: datetime | str
+    until: NotRequired[datetime | str]
+    status: NotRequired[Literal["succeeded", "failed", "dead"]]
+
+
 class ReplyRequest(TypedDict):
     """`ReplyRequest` of the API."""
 
@@ -656,6 +670,25 @@ class Unsubscribe(TypedDict):
     mailto: NotRequired[str]
 
 
+class WebhookCreateRequest(TypedDict):
+    """Identities None: of every one, and of none."""
+
+    url: str
+    events: Sequence[values.EventType | Literal["*"]]
+    identity_ids: NotRequired[Sequence[str] | None]
+    description: NotRequired[str | None]
+
+
+class WebhookUpdateRequest(TypedDict):
+    """With another `url` nothing is sent until a test of it succeeds."""
+
+    url: NotRequired[str]
+    events: NotRequired[Sequence[values.EventType | Literal["*"]]]
+    identity_ids: NotRequired[Sequence[str] | None]
+    description: NotRequired[str | None]
+    enabled: NotRequired[bool]
+
+
 class IdentitiesOwnerBody(TypedDict):
     """`IdentitiesOwnerBody` of the API."""
 
@@ -668,3 +701,6 @@ class TenantSchemasOwnerBody(TypedDict):
 
     email: str
     name: NotRequired[str]
+
+
+ReplayRequest = ReplayByIds | ReplayByRange

@@ -1171,6 +1171,13 @@ class RelyingPartyEntity(Model):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReplayResponse(Model):
+    """`ReplayResponse` of the API."""
+
+    queued: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RequestOptions(Model):
     """For `PublicKeyCredential.parseRequestOptionsFromJSON`."""
 
@@ -1608,3 +1615,74 @@ class WaitResponse(Model):
     message: Message | None
     verification: Verification | None
     timed_out: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Webhook(Model):
+    """`Webhook` of the API."""
+
+    id: str
+    scope: Literal["platform", "partner", "tenant"] | str
+    partner_id: str | None
+    tenant_id: str | None
+    url: str
+    events: tuple[values.EventType | str | str, ...]
+    identity_ids: tuple[str, ...] | None
+    description: str | None
+    enabled: bool
+    disabled_reason: Literal["manual", "failing", "url_changed"] | str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WebhookCreated(Model):
+    """Exactly one of `secret` and `secret_replayed`: the secret is shown once."""
+
+    id: str
+    scope: Literal["platform", "partner", "tenant"] | str
+    partner_id: str | None
+    tenant_id: str | None
+    url: str
+    events: tuple[values.EventType | str | str, ...]
+    identity_ids: tuple[str, ...] | None
+    description: str | None
+    enabled: bool
+    disabled_reason: Literal["manual", "failing", "url_changed"] | str | None
+    created_at: datetime
+    updated_at: datetime
+    secret: str | None = None
+    secret_replayed: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WebhookDelivery(Model):
+    """An attempt."""
+
+    id: str
+    webhook_id: str
+    event_id: str
+    event_type: values.EventType | str
+    attempt: int
+    status: Literal["succeeded", "failed", "dead"] | str
+    http_status: int | None
+    error: str | None
+    duration_ms: int | None
+    next_attempt_at: datetime | None
+    created_at: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WebhookDeliveryPage(Model):
+    """`WebhookDeliveryPage` of the API."""
+
+    data: tuple[WebhookDelivery, ...]
+    next_cursor: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WebhookPage(Model):
+    """`WebhookPage` of the API."""
+
+    data: tuple[Webhook, ...]
+    next_cursor: str | None

@@ -37,6 +37,7 @@ from postroom.servers.http.rest import (
     tenants,
     threads,
     wait,
+    webhooks,
     wellknown,
 )
 from postroom.servers.http.services import HttpServices
@@ -70,6 +71,7 @@ _MODULES: Final = (
     account,
     people,
     members,
+    webhooks,
     wellknown,
     docs,
 )

@@ -128,6 +128,9 @@ SessionId = Annotated[str, id_pattern("ses_")]
 DeviceId = Annotated[str, id_pattern("dev_")]
 PasskeyId = Annotated[str, id_pattern("pky_")]
 AppPasswordId = Annotated[str, id_pattern("apw_")]
+WebhookId = Annotated[str, id_pattern("whk_")]
+DeliveryId = Annotated[str, id_pattern("dlv_")]
+EventId = Annotated[str, id_pattern("evt_")]
 RequestId = Annotated[str, id_pattern("req_")]
 
 

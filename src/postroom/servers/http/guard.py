@@ -207,7 +207,8 @@ class Guard:
     ) -> tuple[Tenant | None, Identity | None]:
         match rule.reach:
             case Reach.TENANT_PATH:
-                return await self.tenant(principal, path["tenant_id"]), None
+                of_identities = Level.IDENTITY in rule.levels
+                return await self.tenant(principal, path["tenant_id"], of_identities=of_identities), None
             case Reach.IDENTITY_PATH:
                 identity = await self.identity(principal, path["identity_id"])
                 if not rule.even_gone and identity.status in _GONE:
@@ -215,12 +216,15 @@ class Guard:
                 return None, identity
         return None, None
 
-    async def tenant(self, principal: Principal, public_id: str) -> Tenant:
-        """A tenant within the principal's reach. Raises `tenant_not_found`."""
+    async def tenant(self, principal: Principal, public_id: str, *, of_identities: bool = False) -> Tenant:
+        """A tenant within the principal's reach; with `of_identities` their own is in reach of keys of identities, too.
+        Raises `tenant_not_found`.
+        """
         if not is_id("ten_", public_id):
             raise PostroomError("tenant_not_found")
         tenant = await self._services.tenants.get(public_id)
-        if not tenant.is_reached_by(principal) or not _same_mode(principal, tenant):
+        own = of_identities and principal.level is Level.IDENTITY and principal.tenant_id == tenant.id
+        if not (own or tenant.is_reached_by(principal)) or not _same_mode(principal, tenant):
             raise PostroomError("tenant_not_found")
         return tenant
 

@@ -25,6 +25,8 @@ from postroom.directory import Addresses, Aliases, Deletions, Identities, Lists
 from postroom.directory.sending_controls import SendingControls, Switches
 from postroom.directory.standing import Platform
 from postroom.events.live import LiveHub
+from postroom.events.webhooks.endpoints import Endpoints
+from postroom.events.webhooks.replay import Replays
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.service import Mailboxes
 from postroom.outbound.closing import Closing
@@ -118,6 +120,9 @@ class HttpServices:
     """Without it there are no routes of work that was given up."""
     partners: Partners | None = None
     """Without it there are no routes of partners."""
+    webhooks: Endpoints | None = None
+    """Without it, as without `replays`, there are no routes of webhooks."""
+    replays: Replays | None = None
     security: SecurityText | None = None
     """Without it nobody is told where faults of security are reported."""
     streams: Streams | None = None

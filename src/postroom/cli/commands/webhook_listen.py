@@ -1,4 +1,4 @@
-"""`postroom webhooks`: events that are posted to URLs."""
+"""`postroom webhook listen`: what a stream of events tells, posted as webhooks are."""
 
 from __future__ import annotations
 
@@ -15,19 +15,11 @@ from postroom.cli.listening import Source, forward, split
 from postroom.cli.listening import listen as events_of
 from postroom.cli.output import Mode, dump
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Events that are posted to URLs.")
-
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 KEY_VARIABLE: Final = "POSTROOM_KEY"
 _SECRET_BYTES: Final = 32
 
 
-@app.callback()
-def _noun() -> None:
-    """Events that are posted to URLs."""  # with one command alone, typer would take the noun for it
-
-
-@app.command()
 def listen(
     forward_to: Annotated[str, typer.Option("--forward", metavar="URL", help="Where each event is posted.")],
     url: Annotated[str, typer.Option("--url", help="The server, without a path.")] = DEFAULT_URL,

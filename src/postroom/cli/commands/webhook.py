@@ -1,0 +1,366 @@
+"""`postroom webhook`: where events are sent, how that goes, and whether a request is one of ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from postroom.accounts.audit import HOST
+from postroom.app import Core, open_client, webhooks_of
+from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant
+from postroom.cli.commands.webhook_listen import listen
+from postroom.cli.failures import CliError, Exit, usage
+from postroom.cli.frame import command, tell_list
+from postroom.cli.invocation import Invocation
+from postroom.cli.reach import run
+from postroom.cli.shapes import Document, moment
+from postroom.events.webhooks import signing
+from postroom.events.webhooks.attempts import Filter
+from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, NewEndpoint
+from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
+from postroom.events.webhooks.replay import ByIds, ByWindow
+from postroom.events.webhooks.service import Webhooks
+from postroom.events.webhooks.store import Owner
+from postroom.events.webhooks.types import EventType
+
+T = TypeVar("T")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Webhooks: events as signed HTTPS requests.")
+app.command()(listen)
+
+Named = Annotated[str, typer.Argument(metavar="ID", help="The webhook, whk_….")]
+EventsOption = Annotated[str | None, typer.Option("--events", metavar="T[,T…]|*", help="Types of events; `*` is all.")]
+IdentitiesOption = Annotated[
+    str | None, typer.Option("--identity-ids", metavar="ID[,ID…]|all", help="Only events of these identities.")
+]
+DescriptionOption = Annotated[str | None, typer.Option("--description", help="What it is for.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", metavar="ID|SLUG", help="Events of this tenant.")]
+PartnerOption = Annotated[str | None, typer.Option("--partner", metavar="ID", help="Events of this partner's tenants.")]
+PlatformOption = Annotated[bool, typer.Option("--platform", help="Events of every tenant.")]
+StatusOption = Annotated[
+    str | None, typer.Option("--status", metavar="succeeded|failed|dead", help="Only those that ended so.")
+]
+_WORDS: Final = {
+    signing.Mismatch.SIGNATURE: "none of the signatures was made with this secret over these bytes",
+    signing.Mismatch.TIMESTAMP: "the request is too old, or from the future",
+    signing.Mismatch.SECRET: "not a webhook secret",
+    signing.Mismatch.HEADER: "a header is missing or malformed",
+}
+
+
+@command(app)
+def create(
+    call: Invocation,
+    url: Annotated[str, typer.Option("--url", help="Where to: https://….")],
+    events: Annotated[str, typer.Option("--events", metavar="T[,T…]|*", help="Types of events; `*` is all.")],
+    tenant: TenantOption = None,
+    partner: PartnerOption = None,
+    platform: PlatformOption = False,
+    identity_ids: IdentitiesOption = None,
+    description: DescriptionOption = None,
+) -> None:
+    """Have events sent to a URL, and show the secret that signs them, this once."""
+    new = NewEndpoint(url, _events(events), _identities(identity_ids), description)
+
+    async def work(core: Core, webhooks: Webhooks) -> Document:
+        owner = await _owner(core, tenant, partner, platform)
+        made, secret = await webhooks.endpoints.create(None, owner, new, by=HOST)
+        return shape(made) | {"secret": secret}
+
+    _show_secret(call, _with(call, work))
+
+
+@command(app, "list")
+def list_(
+    call: Invocation,
+    tenant: TenantOption = None,
+    partner: PartnerOption = None,
+    platform: PlatformOption = False,
+    limit: LimitOption = DEFAULT_LIMIT,
+    cursor: CursorOption = None,
+) -> None:
+    """List webhooks of a tenant, of a partner, or of the platform, newest first."""
+
+    async def pages(core: Core) -> Fetch[Endpoint]:
+        owner, webhooks = await _owner(core, tenant, partner, platform), await _webhooks(core)
+        return lambda size, after: webhooks.endpoints.page(owner, limit=size, after=after)
+
+    tell_list(
+        *(call, pages, shape, limit, cursor),
+        columns=("id", "url", "events", "enabled", "disabled_reason", "created_at"),
+        empty="No webhooks.",
+    )
+
+
+@command(app)
+def show(call: Invocation, named: Named) -> None:
+    """Show a webhook, without its secret."""
+
+    async def work(core: Core, webhooks: Webhooks) -> Document:
+        return shape(await webhooks.endpoints.get(None, named))
+
+    call.output.result(_with(call, work))
+
+
+@command(app)
+def update(
+    call: Invocation,
+    named: Named,
+    url: Annotated[str | None, typer.Option("--url", help="Another URL; nothing is sent before a test of it.")] = None,
+    events: EventsOption = None,
+    identity_ids: IdentitiesOption = None,
+    description: DescriptionOption = None,
+    enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Whether anything is sent.")] = None,
+) -> None:
+    """Change a webhook."""
+    given = {
+        "url": url,
+        "events": events,
+        "identity_ids": identity_ids,
+        "description": description,
+        "enabled": enabled,
+    }
+    names = frozenset(name for name, value in given.items() if value is not None)
+    if not names:
+        raise usage("nothing to change", "Name what is to be changed; see --help.")
+    changes = Changes(
+        names, url or "", _events(events or "*"), _identities(identity_ids), description, enabled is not False
+    )
+
+    async def work(core: Core, webhooks: Webhooks) -> Document:
+        return shape(await webhooks.endpoints.update(None, named, changes, by=HOST))
+
+    call.output.result(_with(call, work))
+
+
+@command(app)
+def delete(
+    call: Invocation, named: Named, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> None:
+    """Delete a webhook, with what was and was still to be sent."""
+    if not yes:
+        if not call.output.interactive:
+            raise usage("delete wants to be confirmed", "Add --yes.")
+        typer.confirm("What is still to be sent goes, too. Go on?", abort=True, err=True)
+
+    async def work(core: Core, webhooks: Webhooks) -> None:
+        await webhooks.endpoints.delete(None, named, by=HOST)
+
+    _with(call, work)
+    call.output.result({"id": named, "deleted": True})
+
+
+@command(app)
+def rotate(
+    call: Invocation,
+    named: Named,
+    overlap_hours: Annotated[
+        int, typer.Option("--overlap-hours", min=0, max=168, help="How long both secrets sign.")
+    ] = DEFAULT_OVERLAP_HOURS,
+) -> None:
+    """Give a webhook a new secret and show it, this once."""
+
+    async def work(core: Core, webhooks: Webhooks) -> Document:
+        made, secret = await webhooks.endpoints.rotate(None, named, overlap_hours, by=HOST)
+        return shape(made) | {"secret": secret}
+
+    _show_secret(call, _with(call, work))
+
+
+@command(app)
+def test(call: Invocation, named: Named) -> None:
+    """Send a test event now, once. A success lets a webhook go on whose URL was changed."""
+
+    async def work(core: Core, webhooks: Webhooks) -> Document:
+        return attempt(await webhooks.endpoints.test(None, named, by=HOST))
+
+    call.output.result(_with(call, work))
+
+
+@command(app)
+def deliveries(
+    call: Invocation,
+    named: Named,
+    status: StatusOption = None,
+    event_type: Annotated[str | None, typer.Option("--event-type", help="Only those of this type.")] = None,
+    after: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Only those since then.")] = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    cursor: CursorOption = None,
+) -> None:
+    """List attempts, newest first."""
+    filter_ = Filter(_status(status), event_type, _time("--after", after))
+
+    async def pages(core: Core) -> Fetch[Attempt]:
+        webhooks = await _webhooks(core)
+        return lambda size, at: webhooks.endpoints.attempts(None, named, filter_, limit=size, after=at)
+
+    tell_list(
+        *(call, pages, attempt, limit, cursor),
+        columns=("id", "event_type", "event_id", "attempt", "status", "error", "http_status", "created_at"),
+        empty="No attempts.",
+    )
+
+
+@command(app)
+def replay(
+    call: Invocation,
+    named: Named,
+    event_ids: Annotated[
+        list[str] | None, typer.Option("--event-id", metavar="ID", help="An event, evt_…; may be repeated.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="All that happened since then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="And before then.")] = None,
+    status: StatusOption = None,
+) -> None:
+    """Send events again: those that are named, or those of a window."""
+    if (since is None) == (not event_ids):
+        raise usage("name events by --event-id, or a window by --since")
+    began = _time("--since", since)
+    asked = (
+        ByIds(tuple(event_ids or ())) if began is None else ByWindow(began, _time("--until", until), _status(status))
+    )
+
+    async def work(core: Core, webhooks: Webhooks) -> int:
+        return await webhooks.replays.replay(None, named, asked, by=HOST)
+
+    call.output.result({"queued": _with(call, work)})
+
+
+@command(app)
+def verify(
+    call: Invocation,
+    message_id: Annotated[str | None, typer.Option("--id", help="The header webhook-id.")] = None,
+    timestamp: Annotated[str | None, typer.Option("--timestamp", help="The header webhook-timestamp.")] = None,
+    signature: Annotated[str | None, typer.Option("--signature", help="The header webhook-signature.")] = None,
+    headers: Annotated[
+        Path | None, typer.Option("--headers", metavar="FILE", help="All headers, `name: value` on each line.")
+    ] = None,
+    body: Annotated[str, typer.Option("--body", metavar="FILE|-", help="The body, byte for byte.")] = "-",
+    secret_env: Annotated[
+        str, typer.Option("--secret-env", metavar="NAME", help="The variable that has the secret.")
+    ] = "POSTROOM_WEBHOOK_SECRET",
+    secret: Annotated[str | None, typer.Option("--secret", help="The secret, whsec_….")] = None,
+    tolerance: Annotated[int, typer.Option("--tolerance", min=0, help="Seconds that clocks may differ by.")] = 300,
+    now: Annotated[str | None, typer.Option("--now", metavar="TIME", help="When it came, if not now.")] = None,
+) -> None:
+    """Check a request that was received; asks nobody. Exits with 11 when it is none of ours."""
+    found = {} if headers is None else _headers(headers.read_text("utf-8", errors="replace"))
+    came = _time("--now", now)
+    wrong = signing.verify(
+        secret if secret is not None else os.environ.get(secret_env, ""),
+        message_id=message_id or found.get("webhook-id"),
+        timestamp=timestamp or found.get("webhook-timestamp"),
+        signatures=signature or found.get("webhook-signature"),
+        body=sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes(),
+        now=time.time() if came is None else came.timestamp(),
+        tolerance=tolerance,
+    )
+    if wrong is not None:
+        raise CliError(wrong.value, _WORDS[wrong], exit=Exit.VERIFICATION)
+    call.output.result({"valid": True})
+
+
+def shape(one: Endpoint) -> Document:
+    """A webhook, as the API has it."""
+    return {
+        "id": one.public_id,
+        "scope": one.scope.value,
+        "partner_id": one.partner_public_id,
+        "tenant_id": one.tenant_public_id,
+        "url": one.url,
+        "events": list(one.events),
+        "identity_ids": None if one.identity_ids is None else list(one.identity_ids),
+        "description": one.description,
+        "enabled": one.enabled,
+        "disabled_reason": None if one.disabled_reason is None else one.disabled_reason.value,
+        "created_at": moment(one.created_at),
+        "updated_at": moment(one.updated_at),
+    }
+
+
+def attempt(one: Attempt) -> Document:
+    """An attempt, as the API has it."""
+    return {
+        "id": one.public_id,
+        "webhook_id": one.endpoint,
+        "event_id": one.event_id,
+        "event_type": one.event_type,
+        "attempt": one.attempt,
+        "status": one.status.value,
+        "http_status": one.http_status,
+        "error": one.error,
+        "duration_ms": one.duration_ms,
+        "next_attempt_at": moment(one.next_attempt_at),
+        "created_at": moment(one.created_at),
+    }
+
+
+async def _webhooks(core: Core) -> Webhooks:
+    return webhooks_of(core, await open_client(core))
+
+
+def _with(call: Invocation, work: Callable[[Core, Webhooks], Awaitable[T]]) -> T:
+    async def inner(core: Core) -> T:
+        client = await open_client(core)
+        try:
+            return await work(core, webhooks_of(core, client))
+        finally:
+            await client.aclose()
+
+    return run(call, inner)
+
+
+async def _owner(core: Core, tenant: str | None, partner: str | None, platform: bool) -> Owner:
+    if (tenant is not None) + (partner is not None) + platform > 1:
+        raise usage("one of --tenant, --partner and --platform")
+    if platform:
+        return Owner()
+    if partner is not None:
+        return Owner(partner_id=(await core.partners.get(partner)).id)
+    return Owner(tenant_id=(await find_tenant(core, tenant)).id)
+
+
+def _show_secret(call: Invocation, made: Document) -> None:
+    call.output.result(made, essential="secret")
+
+
+def _events(text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(","))
+    unknown = [word for word in found if word != "*" and word not in set(EventType)]
+    if unknown or len(set(found)) != len(found):
+        raise usage(f"--events: {', '.join(unknown) or 'one is named twice'}: no type of event")
+    return found
+
+
+def _identities(text: str | None) -> tuple[str, ...] | None:
+    return None if text in (None, "all") else tuple(word.strip() for word in str(text).split(","))
+
+
+def _status(text: str | None) -> AttemptStatus | None:
+    if text is None:
+        return None
+    if text not in set(AttemptStatus):
+        raise usage(f"--status: {text!r} is not succeeded, failed or dead")
+    return AttemptStatus(text)
+
+
+def _time(option: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise usage(f"{option}: {text!r} is not a time", "Such as 2026-10-01T12:00:00Z, or a day.") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _headers(text: str) -> dict[str, str]:
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name.strip().lower(): value.strip() for name, value in pairs}

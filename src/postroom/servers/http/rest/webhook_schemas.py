@@ -1,0 +1,162 @@
+"""Schemas of webhooks (rest-api §6.17), and the resources that they describe."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictStr, StringConstraints, model_validator
+
+from postroom.events.catalogue import timestamp
+from postroom.events.webhooks.models import Attempt, Endpoint
+from postroom.events.webhooks.types import EventType
+from postroom.servers.http import fields
+from postroom.servers.http.fields import Answer, NotNull
+from postroom.servers.http.rest.shapes import Json, moment
+
+Url = Annotated[
+    StrictStr, StringConstraints(pattern="^https://"), fields.Storable, Field(json_schema_extra={"format": "uri"})
+]
+EventFilter = EventType | Literal["*"]
+Filters = Annotated[list[EventFilter], Field(min_length=1, json_schema_extra={"uniqueItems": True}), fields.Unique]
+Identities = Annotated[list[fields.IdentityId], Field(json_schema_extra={"uniqueItems": True}), fields.Unique]
+DeliveryStatus = Literal["succeeded", "failed", "dead"]
+
+
+class WebhookCreateRequest(fields.RequestBody):
+    """Identities None: of every one, and of none."""
+
+    url: Url
+    events: Filters
+    identity_ids: Identities | None = None
+    description: fields.Text | None = None
+
+
+class WebhookUpdateRequest(fields.RequestBody):
+    """With another `url` nothing is sent until a test of it succeeds."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    url: Annotated[Url | None, NotNull()] = None
+    events: Annotated[Filters | None, NotNull()] = None
+    identity_ids: Identities | None = None
+    description: fields.Text | None = None
+    enabled: Annotated[StrictBool | None, NotNull()] = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("must have at least one member")
+        return self
+
+
+class ReplayByIds(fields.RequestBody):
+    event_ids: Annotated[
+        list[fields.EventId], Field(min_length=1, json_schema_extra={"uniqueItems": True}), fields.Unique
+    ]
+
+
+class ReplayByRange(fields.RequestBody):
+    """`since` ≤ when it happened < `until`; `status`: how it went for this endpoint so far."""
+
+    since: fields.Time
+    until: Annotated[fields.Time | None, NotNull()] = None
+    status: Annotated[DeliveryStatus | None, NotNull()] = None
+
+
+class ReplayRequest(RootModel[ReplayByIds | ReplayByRange]):
+    """Events by their ids, or all of a window."""
+
+
+class Webhook(Answer):
+    id: fields.WebhookId
+    scope: Literal["platform", "partner", "tenant"]
+    partner_id: fields.PartnerId | None
+    tenant_id: fields.TenantId | None
+    url: Annotated[str, Field(json_schema_extra={"format": "uri"})]
+    events: list[EventFilter]
+    identity_ids: list[fields.IdentityId] | None
+    description: str | None
+    enabled: bool
+    disabled_reason: Literal["manual", "failing", "url_changed"] | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class WebhookCreated(Webhook):
+    """Exactly one of `secret` and `secret_replayed`: the secret is shown once."""
+
+    secret: Annotated[Annotated[str, StringConstraints(pattern=r"^whsec_[A-Za-z0-9+/]+={0,2}$")] | None, NotNull()] = (
+        None
+    )
+    secret_replayed: Annotated[Literal[False] | None, NotNull()] = None
+
+
+class WebhookPage(Answer):
+    data: list[Webhook]
+    next_cursor: str | None
+
+
+class WebhookDelivery(Answer):
+    """An attempt."""
+
+    id: fields.DeliveryId
+    webhook_id: fields.WebhookId
+    event_id: fields.EventId
+    event_type: EventType
+    attempt: Annotated[int, Field(ge=1)]
+    status: DeliveryStatus
+    http_status: int | None
+    error: str | None
+    duration_ms: Annotated[int, Field(ge=0)] | None
+    next_attempt_at: datetime | None
+    created_at: datetime
+
+
+class WebhookDeliveryPage(Answer):
+    data: list[WebhookDelivery]
+    next_cursor: str | None
+
+
+class ReplayResponse(Answer):
+    queued: Annotated[int, Field(ge=0)]
+
+
+def webhook(one: Endpoint) -> Json:
+    """A Webhook; never the secret."""
+    return {
+        "id": one.public_id,
+        "scope": one.scope.value,
+        "partner_id": one.partner_public_id,
+        "tenant_id": one.tenant_public_id,
+        "url": one.url,
+        "events": list(one.events),
+        "identity_ids": None if one.identity_ids is None else list(one.identity_ids),
+        "description": one.description,
+        "enabled": one.enabled,
+        "disabled_reason": None if one.disabled_reason is None else one.disabled_reason.value,
+        "created_at": timestamp(one.created_at),
+        "updated_at": timestamp(one.updated_at),
+    }
+
+
+def created(one: Endpoint, secret: str) -> Json:
+    """A WebhookCreated, as it is shown once."""
+    return {**webhook(one), "secret": secret}
+
+
+def delivery(one: Attempt) -> Json:
+    """A WebhookDelivery."""
+    return {
+        "id": one.public_id,
+        "webhook_id": one.endpoint,
+        "event_id": one.event_id,
+        "event_type": one.event_type,
+        "attempt": one.attempt,
+        "status": one.status.value,
+        "http_status": one.http_status,
+        "error": one.error,
+        "duration_ms": one.duration_ms,
+        "next_attempt_at": moment(one.next_attempt_at),
+        "created_at": timestamp(one.created_at),
+    }

@@ -1,0 +1,172 @@
+"""A whole node tells a receiver over TLS of what was just committed, and none that it must not reach (FR-WH-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import orjson
+import pytest
+
+from postroom.accounts import Level, NewKey
+from postroom.accounts.models import NewTenant
+from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
+from postroom.app import Core, open_core
+from postroom.base.clock import SystemClock
+from postroom.base.sealed_columns import WEBHOOK_SECRET
+from postroom.base.secrets import ensure_secrets, load_secrets
+from postroom.base.settings import load
+from postroom.directory import NewIdentity
+from postroom.net.dns_types import IpAddress, Resolver
+from postroom.net.guarded_http import GuardedClient
+from postroom.node import Node
+from tests.net.test_guarded_http import HERE, HOST, Zone
+from tests.net.web_server import Authority, Peer, serving
+
+
+@dataclass
+class Receiver:
+    """What came, and how it is answered."""
+
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = 204
+
+    async def behave(self, peer: Peer) -> None:
+        while True:
+            head, body = await peer.request()
+            lines = head.decode().split("\r\n")[1:]
+            pairs = [line.split(": ", 1) for line in lines if line]
+            self.requests.append(({name.lower(): value for name, value in pairs}, body))
+            self.came.set()
+            await peer.say(b"HTTP/1.1 %d Fine\r\nContent-Length: 0\r\n\r\n" % self.status)
+
+    async def next(self) -> tuple[dict[str, str], bytes]:
+        while not self.requests:
+            self.came.clear()
+            await asyncio.wait_for(self.came.wait(), 20)
+        return self.requests.pop(0)
+
+
+@asynccontextmanager
+async def running(
+    url: str, data_dir: Path, context: ssl.SSLContext, *, allowed: bool
+) -> AsyncIterator[tuple[Core, Node]]:
+    settings = load(
+        {
+            "platform_domain": "agents.example",
+            "api_host": "api.example.com",
+            "server.roles": "http,worker",
+            "api.host": "127.0.0.1",
+            "api.port": 0,
+            "server.shutdown_timeout_secs": 2.0,
+        },
+        {},
+        data_dir=data_dir,
+        host_name="hooks",
+    )
+    ensure_secrets(data_dir, os.urandom, {})
+
+    def is_allowed(address: IpAddress) -> bool:
+        return allowed and address == ip_address("127.0.0.1")
+
+    async with open_core(settings, load_secrets(data_dir, {}), url, migrate=False) as core:
+        client = GuardedClient(
+            SystemClock(),
+            cast(Resolver, Zone([HERE])),
+            own_hosts=["api.example.com"],
+            platform_domain="agents.example",
+            own_addresses=frozenset,
+            is_allowed=is_allowed,
+            context=context,
+        )
+        node = Node(core, client=client)
+        await node.start()
+        try:
+            yield core, node
+            assert not node.failed.is_set()
+        finally:
+            await node.drain()
+
+
+@pytest.mark.covers("FR-WH-1", "FR-WH-2", "FR-WH-5", "NFR-REL-3")
+async def test_from_a_commit_to_a_receiver(database_url: str, tmp_path: Path) -> None:
+    authority, receiver = Authority(tmp_path), Receiver()
+    async with (
+        serving(receiver.behave, authority.server(HOST)) as web,
+        running(database_url, tmp_path / "data", authority.client(), allowed=True) as (core, node),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{node.ports['http']}") as client,
+    ):
+        tenant = await core.tenants.create(NewTenant(slug="acme", name="Acme"))
+        new = NewKey("k", Level.TENANT, tuple(sorted(MAY_HOLD[Level.TENANT] - OWNER_ONLY)), tenant.id, None)
+        client.headers["authorization"] = f"Bearer {(await core.keys.create(None, new))[1]}"
+        where = f"/v1/tenants/{tenant.public_id}/webhooks"
+        body: dict[str, Any] = {"url": f"https://{HOST}:{web.port}/in", "events": ["*"]}
+        made = (await client.post(where, json=body)).json()
+        tested = (await client.post(f"/v1/webhooks/{made['id']}/test")).json()
+        assert tested["status"] == "succeeded", tested
+        assert orjson.loads((await receiver.next())[1])["data"] == {"message": "hello"}
+        identity, _ = await core.identities.create(tenant.id, NewIdentity("box", "Box"))
+        headers, payload = await receiver.next()
+        event = orjson.loads(payload)
+        assert (event["type"], event["identity_id"]) == ("identity.created", identity.public_id)
+        assert headers["webhook-id"] == event["id"]
+        assert headers["user-agent"].startswith("Postroom/")
+        signatures = headers["webhook-signature"]
+        assert len(signatures.split()) == 1
+        failed = (await client.get(f"/v1/webhooks/{made['id']}/deliveries", params={"status": "failed"})).json()
+        assert failed["data"] == []
+        receiver.status = 410
+        await core.identities.create(tenant.id, NewIdentity("other", "Other"))
+        await receiver.next()
+        for _ in range(200):
+            shown = (await client.get(f"/v1/webhooks/{made['id']}")).json()
+            if not shown["enabled"]:
+                break
+            await asyncio.sleep(0.05)
+        assert shown["disabled_reason"] == "failing"
+
+
+@pytest.mark.covers("FR-WH-5", "SEC-9")
+async def test_what_is_inside_is_neither_taken_nor_reached(database_url: str, tmp_path: Path) -> None:
+    """At creation, and at each attempt: the name may have come to lead elsewhere."""
+    authority, receiver = Authority(tmp_path), Receiver()
+    async with (
+        serving(receiver.behave, authority.server(HOST)) as web,
+        running(database_url, tmp_path / "data", authority.client(), allowed=False) as (core, node),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{node.ports['http']}") as client,
+    ):
+        tenant = await core.tenants.create(NewTenant(slug="acme", name="Acme"))
+        new = NewKey("k", Level.TENANT, tuple(sorted(MAY_HOLD[Level.TENANT] - OWNER_ONLY)), tenant.id, None)
+        client.headers["authorization"] = f"Bearer {(await core.keys.create(None, new))[1]}"
+        body: dict[str, Any] = {"url": f"https://{HOST}:{web.port}/in", "events": ["*"]}
+        refused = await client.post(f"/v1/tenants/{tenant.public_id}/webhooks", json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["details"]["errors"][0]["path"] == "url"
+        # It was another address when it was made.
+        async with core.database.transaction() as conn:
+            key = await conn.fetchval(
+                "INSERT INTO webhook_endpoints (public_id, tenant_id, url, events, created_at, updated_at)"
+                " VALUES ($1, $2, $3, '{*}', now(), now()) RETURNING id",
+                *(core.ids.new("whk_"), tenant.id, body["url"]),
+            )
+            sealed = core.keyring.seal(WEBHOOK_SECRET, b"s" * 32, key)
+            await conn.execute("INSERT INTO webhook_secrets (endpoint_id, secret_enc) VALUES ($1, $2)", key, sealed)
+        node.webhooks.missed()
+        await core.identities.create(tenant.id, NewIdentity("box", "Box"))
+        for _ in range(200):
+            async with core.database.acquire() as conn:
+                error = await conn.fetchval("SELECT error FROM webhook_deliveries")
+            if error is not None:
+                break
+            await asyncio.sleep(0.05)
+        assert error == "ssrf_blocked"
+        assert web.connections == 0
