@@ -86,6 +86,7 @@ class Deliverer:
             await recorder
         finally:
             recorder.cancel()
+            await asyncio.wait({recorder})
             await self._give_back()
 
     async def run_due(self) -> int:
@@ -168,11 +169,18 @@ class Deliverer:
                 try:
                     await self._write(outcomes)
                     break
+                except asyncio.CancelledError:
+                    # Written with the last of them; those that were committed are not ours any more.
+                    self._over[:0] = outcomes
+                    raise
                 except Exception as error:
                     if not db_errors.is_transient(error):
                         raise
                     log.warning("outcomes_not_written", count=len(outcomes), error=type(error).__name__)
-                    await asyncio.sleep(_RETRY_SECONDS)
+                # Until the next try they are among what is over, for whoever stops meanwhile.
+                self._over[:0] = outcomes
+                await asyncio.sleep(_RETRY_SECONDS)
+                outcomes = self._take_over()
             self._wake.set()
 
     def _take_over(self) -> list[Outcome]:
