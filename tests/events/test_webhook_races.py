@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any, Final
 
 import pytest
 
 from postroom.accounts.audit import HOST
+from postroom.events.webhooks.claiming import FIRST_ROOM
+from postroom.events.webhooks.delivering import MOST_FOR_ONE
 from postroom.events.webhooks.endpoints import Changes
 from postroom.events.webhooks.outcomes import Outcomes
 from postroom.net.guarded_http import Response
@@ -87,3 +90,31 @@ async def test_does_not_pass_over_a_cursor_that_is_gone(room: Room) -> None:
     await room.value("DELETE FROM event_dispatch RETURNING 1")
     with pytest.raises(LookupError):
         await room.dispatch()
+
+
+@pytest.mark.covers("FR-WH-3")
+@pytest.mark.parametrize(("took", "most"), [(5, MOST_FOR_ONE), (14_000, FIRST_ROOM)])
+async def test_who_answers_slowly_gets_no_more_at_a_time(room: Room, took: int, most: int) -> None:
+    one = await room.hook()
+    for _ in range(60):
+        await room.event(None)
+    await room.dispatch()
+    at_work = seen = 0
+
+    async def post(*_: Any, **__: Any) -> Response:
+        nonlocal at_work, seen
+        at_work += 1
+        seen = max(seen, at_work)
+        await asyncio.sleep(random.uniform(0.01, 0.05))  # so that not all end at once
+        at_work -= 1
+        return Response(200, took, b"", complete=False)
+
+    room.receivers.post = post  # type: ignore[method-assign]
+    running = asyncio.create_task(room.deliverer().run())
+    async with asyncio.timeout(20):
+        while await room.tasks():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    running.cancel()
+    await asyncio.wait([running])
+    assert len(await room.attempts(one)) == 60
+    assert seen == most
