@@ -419,7 +419,10 @@ class Node:
             webhooks=self.webhooks.endpoints,
             replays=self.webhooks.replays,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
-            streams=Streams(core.database, self.feed, self.standing, max_streams=self.shares.max_connections),
+            # Each is a connection for as long as it lives: there are to be some for everything else.
+            streams=Streams(
+                *(core.database, self.feed, self.standing), max_streams=max(self.shares.max_connections // 2, 1)
+            ),
         )
         return HttpListener(
             create_http(services),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -180,3 +181,30 @@ async def test_lines_through_the_listener(world: World) -> None:
             assert b"id: c_" in await reader.readuntil(b"event: message.received\n")
             assert b'"code":"done"' in await reader.readuntil(b"0\r\n\r\n")
         writer.close()
+
+
+@pytest.mark.covers("decisions:A7")
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"\x89\x80\0\0\0\0" * 20_000,
+        (b"\x89\xfd\0\0\0\0" + b"x" * 125) * 1000,
+        b"\x01\x80\0\0\0\0" + b"\0\x80\0\0\0\0" * 20_000,
+    ],
+    ids=["pings", "long pings", "pieces"],
+)
+async def test_a_flood_ends_the_connection(world: World, flood: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(world) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        lines = ["GET /v1/events/stream HTTP/1.1", "Host: api.example", "Upgrade: websocket", "Connection: Upgrade"]
+        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
+        lines += [f"{name}: {value}" for name, value in world.key.items()]
+        writer.write("\r\n".join((*lines, "", "")).encode())
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(flood)
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(65536):
+                    pass
+        writer.close()
+    assert "socket_internal_error" not in caplog.text

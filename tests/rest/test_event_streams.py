@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.accounts import Level, NewKey
+from postroom.accounts.models import Principal, PrincipalKind
 from postroom.accounts.permissions import Permission
 from postroom.accounts.service.standing import Standing
 from postroom.base.errors import PostroomError
@@ -245,3 +246,26 @@ async def test_a_caller_has_so_many_and_no_more(world: World) -> None:
             left.set()
         async with connected(app, world.key) as again:
             assert again.status == 200
+
+
+def test_a_tenants_keys_have_a_part_of_all_streams_and_no_more(world: World) -> None:
+    streams = Streams(world.db, Feed(world.db), max_streams=4 * MAX_PER_CALLER)
+
+    def of(number: int, tenant: str | None) -> Principal:
+        return Principal(
+            *(PrincipalKind.KEY, f"key_{number}", number, Level.PLATFORM if tenant is None else Level.TENANT),
+            permissions=frozenset(),
+            tenant_public_id=tenant,
+        )
+
+    with ExitStack() as held:
+        for number in range(MAX_PER_CALLER):
+            held.enter_context(streams.admitted(of(number, "ten_a")))
+        with pytest.raises(PostroomError) as refused:
+            held.enter_context(streams.admitted(of(99, "ten_a")))
+        assert refused.value.code == "rate_limited"
+        held.enter_context(streams.admitted(of(100, "ten_b")))
+        for number in range(200, 205):
+            held.enter_context(streams.admitted(of(number, None)))
+    with streams.admitted(of(99, "ten_a")):
+        pass

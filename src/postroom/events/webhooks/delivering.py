@@ -29,6 +29,8 @@ MOST_AT_ONCE: Final = 256
 """Attempts of one process at a time."""
 MOST_FOR_ONE: Final = 16
 """Of these for one endpoint."""
+QUICK_MS: Final = 1000
+"""For which an answer may take that is to let an endpoint have more attempts at a time."""
 POLL_SECONDS: Final = 1.0
 SET_ASIDE_SECONDS: Final = 5.0
 """How often it is looked for tasks of endpoints that are disabled, or whose partner is suspended."""
@@ -86,6 +88,7 @@ class Deliverer:
             await recorder
         finally:
             recorder.cancel()
+            await asyncio.wait({recorder})
             await self._give_back()
 
     async def run_due(self) -> int:
@@ -146,13 +149,13 @@ class Deliverer:
             log.error("webhook_attempt_failed", error=type(error).__name__)
             self._freed(task, None)
 
-    def _freed(self, task: Task, is_well: bool | None) -> None:
+    def _freed(self, task: Task, answered: Answered | None) -> None:
         window = self._windows.get(task.endpoint_id)
         if window is None:
             return
         window.at_work -= 1
-        if is_well is not None:
-            window.most = min(window.most + 1, MOST_FOR_ONE) if is_well else 1
+        if answered is not None:
+            window.follow(answered)
         if not window.at_work:
             del self._windows[task.endpoint_id]
 
@@ -168,11 +171,18 @@ class Deliverer:
                 try:
                     await self._write(outcomes)
                     break
+                except asyncio.CancelledError:
+                    # Written with the last of them; those that were committed are not ours any more.
+                    self._over[:0] = outcomes
+                    raise
                 except Exception as error:
                     if not db_errors.is_transient(error):
                         raise
                     log.warning("outcomes_not_written", count=len(outcomes), error=type(error).__name__)
-                    await asyncio.sleep(_RETRY_SECONDS)
+                # Until the next try they are among what is over, for whoever stops meanwhile.
+                self._over[:0] = outcomes
+                await asyncio.sleep(_RETRY_SECONDS)
+                outcomes = self._take_over()
             self._wake.set()
 
     def _take_over(self) -> list[Outcome]:
@@ -185,7 +195,7 @@ class Deliverer:
         async with self._database.transaction() as conn:
             written = await self._outcomes.write(conn, outcomes, self._clock.now())
         for one in outcomes:
-            self._freed(one.task, one.answered.error is None)
+            self._freed(one.task, one.answered)
         for one, status in written.statuses:
             self._observe(one, status)
         if written.disabled:
@@ -220,6 +230,17 @@ class _Window:
 
     def __init__(self) -> None:
         self.most, self.at_work = claiming.FIRST_ROOM, 0
+
+    def follow(self, answered: Answered) -> None:
+        """Who takes all of an attempt's time for an answer has no more of them at a time than at first: a few endpoints
+        of one tenant must not hold every place there is.
+        """
+        if answered.error is not None:
+            self.most = 1
+        elif (answered.duration_ms or 0) <= QUICK_MS:
+            self.most = min(self.most + 1, MOST_FOR_ONE)
+        else:
+            self.most = min(self.most, claiming.FIRST_ROOM)
 
     @property
     def room(self) -> int:

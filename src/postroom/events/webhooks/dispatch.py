@@ -152,13 +152,21 @@ class Dispatcher:
         return stretch.more
 
     async def _settled_end(self, conn: Connection) -> _Stretch | None:
-        last, newest = await conn.fetchval(_LAST), await conn.fetchval(_NEWEST)
+        last, newest = await self._last(conn), await conn.fetchval(_NEWEST)
         if newest is None or newest <= last or not await self._writers_gone(conn):
             return None
         return _Stretch(last, newest, more=False)
 
-    async def _settled(self, conn: Connection) -> _Stretch | None:
+    @staticmethod
+    async def _last(conn: Connection) -> int:
+        """Raises LookupError without the cursor's row: nobody would be told of anything, and nobody would know."""
         last = await conn.fetchval(_LAST)
+        if last is None:
+            raise LookupError("event_dispatch has no row")
+        return int(last)
+
+    async def _settled(self, conn: Connection) -> _Stretch | None:
+        last = await self._last(conn)
         ids = [row["id"] for row in await conn.fetch(_SEEN, last, BATCH)]
         if not ids:
             return None

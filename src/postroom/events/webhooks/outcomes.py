@@ -20,12 +20,16 @@ _PURPOSE: Final = b"webhook.disabled"
 
 # Endpoints before tasks, each by its key: whoever deletes an endpoint goes the same way (B10).
 _HOLD_ENDPOINTS: Final = """
-SELECT e.id, e.public_id, e.enabled, e.consecutive_failures, e.failing_since, e.tenant_id, e.partner_id,
+SELECT e.id, e.public_id, e.url, e.enabled, e.consecutive_failures, e.failing_since, e.tenant_id, e.partner_id,
   t.public_id AS tenant, o.partner_id AS tenants_partner
 FROM webhook_endpoints e LEFT JOIN tenants t ON t.id = e.tenant_id
 LEFT JOIN partner_tenants o ON o.tenant_id = e.tenant_id
 WHERE e.id = ANY ($1::bigint[]) OR e.id = ANY ($2::bigint[]) AND e.consecutive_failures > 0
 ORDER BY e.id FOR NO KEY UPDATE OF e
+"""
+# Those that stay as they are, too: attempts refer to them, and whoever deletes one would wait for its tasks meanwhile.
+_KEEP_ENDPOINTS: Final = """
+SELECT FROM webhook_endpoints WHERE id = ANY ($1::bigint[]) ORDER BY id FOR KEY SHARE
 """
 _HEALTH: Final = """
 UPDATE webhook_endpoints SET consecutive_failures = $2, failing_since = $3, paused_until = $4 WHERE id = $1
@@ -86,6 +90,7 @@ class Outcomes:
         """Write them all down. What is not ours any more is another's by now, and left alone."""
         failed = sorted({one.task.endpoint_id for one in outcomes if _counts(one)})
         well = sorted({one.task.endpoint_id for one in outcomes if one.answered.error is None})
+        await conn.execute(_KEEP_ENDPOINTS, sorted({one.task.endpoint_id for one in outcomes}))
         held = await conn.fetch(_HOLD_ENDPOINTS, failed, well)
         rows = await conn.fetch(_HOLD_TASKS, [one.task.token for one in outcomes], [one.task.id for one in outcomes])
         ours = {row["id"] for row in rows}
@@ -94,7 +99,7 @@ class Outcomes:
         disabled = [
             public_id
             for row in held
-            if (public_id := await self._follow(conn, row, [one for one in mine if one.task.endpoint_id == row["id"]]))
+            if (public_id := await self._follow(conn, row, [one for one in mine if _is_of(one, row)]))
         ]
         return Written(tuple(zip(mine, statuses, strict=True)), tuple(disabled))
 
@@ -179,6 +184,11 @@ class Outcomes:
         )
         partner = row["partner_id"] if row["partner_id"] is not None else row["tenants_partner"]
         await conn.execute(_TELL, event_id, DISABLED, row["tenant_id"], partner, row["public_id"], payload, cause.at)
+
+
+def _is_of(one: Outcome, row: Any) -> bool:
+    """Whether it says something of the endpoint as it is: it may have another URL by now."""
+    return bool(one.task.endpoint_id == row["id"] and one.task.url == row["url"])
 
 
 def _counts(one: Outcome) -> bool:

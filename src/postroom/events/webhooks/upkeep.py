@@ -35,7 +35,7 @@ FROM webhook_endpoints e CROSS JOIN LATERAL (
   WHERE t.endpoint_id = e.id AND t.next_attempt_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $1) LIMIT $2
 ) AS found JOIN webhook_tasks t ON t.id = found.id
 WHERE NOT e.enabled AND t.next_attempt_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $1)
-LIMIT $2 FOR UPDATE OF t SKIP LOCKED
+LIMIT $2 FOR KEY SHARE OF e SKIP LOCKED FOR UPDATE OF t SKIP LOCKED
 """
 _HOLD: Final = """
 UPDATE webhook_tasks SET held_at = $1, next_attempt_at = NULL, lease_until = NULL, claim_token = NULL WHERE id IN (
@@ -57,10 +57,11 @@ UPDATE webhook_tasks SET held_at = NULL, next_attempt_at = $1 WHERE id IN (
 """.replace("{_STANDS}", _STANDS)
 # $3 days by default.
 _TOO_OLD: Final = """
-SELECT t.id, t.endpoint_id, t.tenant_id, t.event_id, t.event_type, t.attempt FROM webhook_tasks t
+SELECT t.id, t.endpoint_id, t.tenant_id, t.event_id, t.event_type, t.attempt
+FROM webhook_endpoints e JOIN webhook_tasks t ON t.endpoint_id = e.id
 WHERE t.held_at IS NOT NULL
   AND t.occurred_at < $1::timestamptz - make_interval(days => least(30, {kept}))
-LIMIT $2 FOR UPDATE OF t SKIP LOCKED
+LIMIT $2 FOR KEY SHARE OF e SKIP LOCKED FOR UPDATE OF t SKIP LOCKED
 """.replace("{kept}", kept_days("t.tenant_id", "$3::integer"))
 _DELETE: Final = "DELETE FROM webhook_tasks WHERE id = ANY ($1::bigint[])"
 # $1 now, $2 how many, $3 days by default, $4 most days.

@@ -35,6 +35,10 @@ _BACKLOG: Final = 512
 _MAX_FRAME: Final = 4096
 """Octets of a message on a WebSocket from outside: nobody has much to say there."""
 _PING_SECONDS: Final = 20.0
+_MAX_SAID: Final = 64 * 1024
+"""Octets from a client in as long: it has nothing to say but answers to pings. Each ping of theirs is answered, and
+each piece of a message kept, whether or not they read anything.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,21 @@ class _Socket(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self.logger = self.conn.logger = _quiet
         self.conn.debug = False
+        self._said, self._said_since = 0, 0.0
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes, unless it is a flood: then the connection ends, before anything of it is looked at."""
+        if self.handshake_initiated:
+            if self.transport.is_closing():
+                return
+            now = self.loop.time()
+            if now - self._said_since >= _PING_SECONDS:
+                self._said, self._said_since = 0, now
+            self._said += len(data)
+            if self._said > _MAX_SAID:
+                self.transport.abort()
+                return
+        super().data_received(data)
 
 
 def _config(app: AsgiApp, ids: IdGenerator, limits: HttpLimits) -> uvicorn.Config:

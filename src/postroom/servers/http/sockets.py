@@ -89,7 +89,7 @@ class _Frames:
     """The outlet of a socket."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope, self._receive, self._send = scope, receive, send
+        self._scope, self._receive, self._deliver = scope, receive, send
         self._is_open = False
 
     async def open(self, position: str) -> None:
@@ -129,6 +129,13 @@ class _Frames:
         ]
         await self._send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
         await self._send({"type": "websocket.http.response.body", "body": body})
+
+    async def _send(self, message: Any) -> None:
+        """Raises ConnectionError when the client is gone, for which uvicorn has an OSError of its own."""
+        try:
+            await self._deliver(message)
+        except OSError as error:
+            raise ConnectionError from error
 
     async def _text(self, frame: dict[str, Any]) -> None:
         await self._send_text(orjson.dumps(frame).decode())

@@ -35,6 +35,8 @@ START_SECONDS: Final = 10.0
 REKEY_SECONDS: Final = 600.0
 MAX_PER_CALLER: Final = 10
 MAX_STREAMS: Final = 1000
+LARGEST_SHARE: Final = 4
+"""The part of all streams that keys of one tenant, or of one partner, may have together: one in so many."""
 RETRY_SECONDS: Final = 2.0
 REPLAYING: Final = 4
 """Streams that read what they missed at the same time; the others wait for their turn at each page."""
@@ -91,20 +93,30 @@ class Streams:
         self.replaying = asyncio.Semaphore(REPLAYING)
         self._max = max_streams
         self._open: Counter[str] = Counter()
+        self._owned: Counter[str] = Counter()
 
     @contextmanager
     def admitted(self, principal: Principal) -> Iterator[None]:
-        """Raises `rate_limited` beyond ten streams of a caller, `unavailable` beyond those that a process has."""
-        who = principal.public_id
-        if self._open[who] >= MAX_PER_CALLER:
+        """Raises `rate_limited` beyond ten streams of a caller and beyond its owner's share, `unavailable` beyond those
+        that a process has.
+        """
+        who, owner = principal.public_id, principal.tenant_public_id or principal.partner_public_id
+        share = max(MAX_PER_CALLER, self._max // LARGEST_SHARE)
+        if self._open[who] >= MAX_PER_CALLER or (owner is not None and self._owned[owner] >= share):
             details = {"bucket": "streams", "retry_after": RETRY_SECONDS}
             raise PostroomError("rate_limited", details=details, retry_after=RETRY_SECONDS)
         if self._open.total() >= self._max:
             raise PostroomError("unavailable", retry_after=RETRY_SECONDS)
         self._open[who] += 1
+        if owner is not None:
+            self._owned[owner] += 1
         try:
             yield
         finally:
+            if owner is not None:
+                self._owned[owner] -= 1
+                if not self._owned[owner]:
+                    del self._owned[owner]
             self._open[who] -= 1
             if not self._open[who]:
                 del self._open[who]
