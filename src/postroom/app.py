@@ -59,6 +59,7 @@ from postroom.events.identities import IdentityAnnouncer
 from postroom.events.live import LiveHub
 from postroom.events.members import MemberAnnouncer
 from postroom.events.tenants import TenantAnnouncer
+from postroom.events.webhooks.delivering import Observe, unobserved
 from postroom.events.webhooks.endpoints import end_of_partner
 from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
 from postroom.events.webhooks.service import Webhooks
@@ -288,13 +289,14 @@ async def open_client(core: Core) -> GuardedClient:
     return await asyncio.to_thread(made)
 
 
-def webhooks_of(core: Core, client: GuardedClient) -> Webhooks:
-    """Webhooks of this process."""
+def webhooks_of(core: Core, client: GuardedClient, *, observe: Observe = unobserved) -> Webhooks:
+    """Webhooks of this process; `observe` counts what became of attempts."""
     return Webhooks(
         *(core.database, core.ids, core.clock, core.keyring, client),
         hash_key=core.secrets.hash_key,
         events_days=core.policies.stance.effective(StoredPolicy()).retention_events_days,
         hint=partial(core.notifier.hint, WEBHOOK_CHANNEL),
+        observe=observe,
     )
 
 

@@ -36,6 +36,7 @@ from postroom.directory.standing import KeySlots, Platform, slots_of
 from postroom.events.feed import Feed
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
+from postroom.events.webhooks import backlog
 from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
 from postroom.events.webhooks.service import Webhooks
 from postroom.inbound.judging import Judge, JudgingRules, Published
@@ -77,6 +78,7 @@ from postroom.servers.http.services import About, HttpServices
 from postroom.servers.http.streams import Streams
 from postroom.servers.imap import ImapConfig, ImapListener, ImapServices, ImapShared
 from postroom.servers.limits import MemoryBudget
+from postroom.servers.metrics import Metrics, create_metrics
 from postroom.servers.smtp import ListenerLimits
 from postroom.smtp_doors import SmtpDoors
 from postroom.worker import Periodic, Worker
@@ -95,6 +97,7 @@ MEMORY_BUDGET: Final = 256 * 1024 * 1024
 SECRETS_SECONDS: Final = 5.0
 """How often a process says which master keys it holds, and looks for new ones."""
 LEAST_CONNECTIONS_PER_IP: Final = 4
+METRICS_CONNECTIONS: Final = 16
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
 """How long the change log and events are kept."""
@@ -143,7 +146,7 @@ def account_of(core: Core, throttle: Throttle) -> Account:
 class Node:
     """`start` brings everything up or raises; `drain` stops it in order: accept no more, finish what is in hand, then
     the work behind. The core is the caller's and stays open. `reload` reads the secrets again. `client` asks URLs of
-    others instead of the node's own.
+    others instead of the node's own. `number` says which of several processes it is, from 0.
     """
 
     def __init__(
@@ -153,8 +156,11 @@ class Node:
         reuse_port: bool = False,
         reload: Callable[[], Secrets] | None = None,
         client: GuardedClient | None = None,
+        number: int = 0,
     ) -> None:
         self.core = core
+        self._number = number
+        self.metrics = Metrics(core.clock, lambda: backlog.look(core.database, core.clock.now()))
         self._client = client
         self._reload = reload or (lambda: core.secrets)
         self._reuse_port = reuse_port
@@ -233,7 +239,7 @@ class Node:
         await self.core.master_keys.follow(self._reload)
         if self._client is None:
             self._client = await open_client(self.core)
-        self.webhooks = webhooks_of(self.core, self._client)
+        self.webhooks = webhooks_of(self.core, self._client, observe=self.metrics.webhooks)
         self._hints = self._listen_for_hints()
         await self._hints.start()
         self.ingest.start()
@@ -255,6 +261,7 @@ class Node:
             await made.start(host or None, port, reuse_port=self._reuse_port)
             self._listeners[name] = made
             log.info("listening", role=name, port=made.port)
+        await self._serve_metrics()
         self._work(self._follow_certificate, "certificate")
 
     async def drain(self) -> None:
@@ -270,6 +277,24 @@ class Node:
         if self._hints is not None:
             await self._hints.stop()
         self.parser.close()
+
+    async def _serve_metrics(self) -> None:
+        """Each process has a port of its own, so that what it counts is read from it alone. Mail does not wait for
+        monitoring, which sees that nobody answers.
+        """
+        where = self.core.settings.metrics.endpoint
+        if where is None:
+            return
+        limits = HttpLimits(max_connections=METRICS_CONNECTIONS)
+        made = HttpListener(create_metrics(self.metrics), ids=self.core.ids, limits=limits)
+        port = where.port + self._number
+        try:
+            await made.start(where.host, port)
+        except OSError as error:
+            log.warning("metrics_not_served", port=port, error=type(error).__name__, errno=error.errno)
+            return
+        self._listeners["metrics"] = made
+        log.info("listening", role="metrics", port=made.port)
 
     # -- listeners ---------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ CHILD_URL: Final = "POSTROOM_CHILD_DATABASE_URL"
 """How a child learns where the database is that the supervisor runs."""
 CHILD_READY: Final = "POSTROOM_CHILD_READY"
 """The descriptor on which the first child says that it listens."""
+CHILD_NUMBER: Final = "POSTROOM_CHILD_NUMBER"
+"""Which of the processes a child is, from 0; whoever takes the place of one that died has its number."""
 IN_VAIN: Final = frozenset((3, 10))
 """Exit codes of a child that need not be tried again: configuration, and infrastructure such as a port that is taken
 (cli-config-ops A3)."""
@@ -102,7 +104,7 @@ async def _serve_here(
     async with open_core(
         settings, secrets, url, migrate=settings.database.run_migrations, writing_process=True
     ) as core:
-        node = Node(core, reuse_port=reuse_port, reload=reload)
+        node = Node(core, reuse_port=reuse_port, reload=reload, number=int(os.environ.get(CHILD_NUMBER, "0")))
         try:
             await node.start()
             settle_memory()
@@ -148,23 +150,23 @@ class _Children:
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Until `stop`, or until it is in vain; the exit code. `ready` is called when the first of them listens."""
-        keepers = [asyncio.create_task(self._keep(stop), name="child-0")]
+        keepers = [asyncio.create_task(self._keep(stop, 0), name="child-0")]
         await _first(stop, self._up, self._broken)
         if self._up.is_set() and not stop.is_set():
             ready()
-            keepers += [asyncio.create_task(self._keep(stop), name=f"child-{n}") for n in range(1, self._count)]
+            keepers += [asyncio.create_task(self._keep(stop, n), name=f"child-{n}") for n in range(1, self._count)]
             await _first(stop, self._broken)
         stop.set()
         await asyncio.gather(*keepers)
         return self._code
 
-    async def _keep(self, stop: asyncio.Event) -> None:
-        """Run one child, again whenever it dies; give up when it never lives."""
+    async def _keep(self, stop: asyncio.Event, number: int) -> None:
+        """Run the child of that number, again whenever it dies; give up when it never lives."""
         loop = asyncio.get_running_loop()
         quick = 0
         while not stop.is_set():
             started = loop.time()
-            child = await self._start()
+            child = await self._start(number)
             ended = asyncio.create_task(child.wait())
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -186,13 +188,14 @@ class _Children:
         self._code = code
         self._broken.set()
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self, number: int) -> asyncio.subprocess.Process:
         """A new child; one that is started before any of them listens says when it does."""
+        environment = {**self._environment, CHILD_NUMBER: str(number)}
         if self._up.is_set():
-            return await self._spawn(self._environment)
+            return await self._spawn(environment)
         heard, told = os.pipe()
         try:
-            child = await self._spawn({**self._environment, CHILD_READY: str(told)}, told)
+            child = await self._spawn({**environment, CHILD_READY: str(told)}, told)
         except BaseException:
             os.close(heard)
             raise

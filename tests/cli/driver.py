@@ -93,10 +93,10 @@ def run_program(*argv: str, env: dict[str, str], stdin: str = "", cwd: Path | No
 
 
 def free_base() -> int:
-    """The first of five free ports in a row."""
-    for base in range(20000 + os.getpid() % 5000 * 5, 60000, 5):
+    """The first of seven free ports in a row."""
+    for base in range(20000 + os.getpid() % 5000 * 7, 60000, 7):
         try:
-            for port in range(base, base + 5):
+            for port in range(base, base + 7):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:

@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> tuple[Path, int]:
         f'env = "local"\nplatform_domain = "agents.example"\n[smtp]\nhost = "127.0.0.1"\nport = {base + 1}\n'
         f'submission_port = {base + 3}\nsmtps_port = {base + 4}\n[lmtp]\nlisten = "{tmp_path / "lmtp"}"\n'
         f'[imap]\nhost = "127.0.0.1"\nport = {base + 2}\n[api]\nhost = "127.0.0.1"\nport = {base}\n'
-        '[dns]\nresolvers = ["127.0.0.1:9"]\n'
+        f'[dns]\nresolvers = ["127.0.0.1:9"]\n[metrics]\nlisten = "127.0.0.1:{base + 5}"\n'
     )
     return data_dir, base
 
@@ -117,7 +117,20 @@ def test_several_processes_under_one_supervisor(place: tuple[Path, int]) -> None
         wait_until_healthy(base)
         with pytest.raises(OSError), socket.create_connection(("127.0.0.1", base + 1), timeout=5):
             pass
+        # What each of them counts is read from it alone.
+        pages = [until_it_answers(f"http://127.0.0.1:{base + 5 + number}/metrics") for number in range(2)]
+        assert all("postroom_database_up 1.0" in page for page in pages)
     assert server.returncode == 0
+
+
+def until_it_answers(url: str) -> str:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return httpx.get(url, timeout=DEADLINE).text
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline, "nobody listens"
+            time.sleep(0.05)
 
 
 @pytest.mark.covers("decisions:B19", "cli-config-ops:A3")

@@ -284,6 +284,7 @@ async def open_room(database_url: str, data_dir: Path) -> AsyncIterator[Room]:
             "imap.port": ports["imap"],
             "api.host": LOCAL,
             "api.port": ports["http"],
+            "metrics.listen": "",
             "policy.trusted_authserv_id": FRONT,
         },
         {},

@@ -75,7 +75,7 @@ def _modules() -> Iterator[Path]:
 def test_every_key_is_read_somewhere() -> None:
     read = set().union(*(_read(path.read_text("utf-8")) for path in _modules()))
     # What a property of a section makes of its keys is read by whoever asks for the property.
-    endpoint = {"lmtp.listen"} if "lmtp.endpoint" in read else set()
+    endpoint = {f"{section}.listen" for section in ("lmtp", "metrics") if f"{section}.endpoint" in read}
     assert sorted(set(all_keys()) - read - endpoint) == sorted(READ_OTHERWISE)
     loader = DEFINES.with_name("settings.py").read_text("utf-8")
     assert all(f'"{key}"' in loader for key in READ_OTHERWISE)

@@ -230,6 +230,7 @@ async def open_office(
                 "imap.host": address,
                 "imap.port": IMAP_PORT,
                 "api.enabled": False,
+                "metrics.listen": "",
                 "dns.resolvers": f"127.0.0.1:{dns_server.port}",
                 "queue.allow_private_targets": True,
                 "queue.poll_interval_secs": 0.2,

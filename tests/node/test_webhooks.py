@@ -67,6 +67,7 @@ async def running(
             "server.roles": "http,worker",
             "api.host": "127.0.0.1",
             "api.port": 0,
+            "metrics.listen": "",
             "server.shutdown_timeout_secs": 2.0,
         },
         {},

@@ -110,6 +110,7 @@ def environment(data_dir: Path, ports: Mapping[str, int], extra: Mapping[str, st
         "POSTROOM_IMAP_PORT": str(ports["imap"]),
         "POSTROOM__API__HOST": HOST,
         "POSTROOM_API_PORT": str(ports["http"]),
+        "POSTROOM_METRICS_LISTEN": "",
         "POSTROOM_SERVER_SHUTDOWN_TIMEOUT_SECS": "20",
         "POSTROOM_LOG_LEVEL": "warning",
         **extra,

@@ -345,6 +345,18 @@ class ApiSettings(_Section):
     """The port with TLS; 0 is off."""
 
 
+class MetricsSettings(_Section):
+    """The page that Prometheus reads. It asks nobody who they are, so it is not for public addresses."""
+
+    listen: Annotated[str, AfterValidator(check.inside_endpoint)] = "127.0.0.1:9464"
+    """The address and port of `/metrics`: this machine's or a private one; nothing is off. Of several processes each
+    has a port of its own, from this one on."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        return parse_endpoint(self.listen)
+
+
 class PasskeySettings(_Section):
     """For which domain passkeys are made, and which pages may ask for them."""
 
@@ -450,6 +462,7 @@ class Settings(_Section):
     dns: DnsSettings = DnsSettings()
     imap: ImapSettings = ImapSettings()
     api: ApiSettings = ApiSettings()
+    metrics: MetricsSettings = MetricsSettings()
     passkeys: PasskeySettings = PasskeySettings()
     tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
@@ -553,6 +566,11 @@ def _port_checks(settings: Settings) -> Iterator[str]:
         ("api.port", api.enabled, api.port),
         ("api.tls_port", api.enabled, api.tls_port),
     ]
+    if settings.metrics.endpoint is not None:
+        first = settings.metrics.endpoint.port
+        if first + settings.server.processes - 1 > MAX_PORT:
+            yield "metrics.listen: each of server.processes wants a port, and there are not so many from there on"
+        listeners += [("metrics.listen", True, first + n) for n in range(settings.server.processes)]
     users: dict[int, list[str]] = {}
     for name, enabled, port in listeners:
         if enabled and port:

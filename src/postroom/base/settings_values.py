@@ -6,7 +6,7 @@ A check takes what the file or the environment has and raises ValueError with wo
 import json
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -90,6 +90,32 @@ def parse_endpoint(text: str) -> Endpoint | None:
 
 def endpoint(text: str) -> str:
     parse_endpoint(text)
+    return text.strip()
+
+
+_INSIDE: Final = tuple(
+    ip_network(one)
+    for one in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"),
+        *("::1/128", "fc00::/7", "fe80::/10"),
+    )
+)
+"""Of this machine, and private (RFC 1918, RFC 3927, RFC 6598, RFC 4193, RFC 4291 §2.5.6)."""
+
+
+def inside_endpoint(text: str) -> str:
+    """An address that is not on the Internet, and a port. A name would be whatever the DNS says today, and all
+    addresses of a machine may be public ones."""
+    found = parse_endpoint(text)
+    if found is None:
+        return ""
+    try:
+        address = ip_address(found.host)
+        is_inside = any(address in network for network in _INSIDE)
+    except ValueError:
+        is_inside = False
+    if not is_inside:
+        raise ValueError("an address of this machine or a private one is needed, with a port: 127.0.0.1:9464")
     return text.strip()
 
 

@@ -97,6 +97,7 @@ def _sections(ports: Ports) -> dict[str, dict[str, Any]]:
         },
         "imap": {"host": HOST, "port": ports.imap},
         "api": {"host": HOST, "port": ports.http},
+        "metrics": {"listen": ""},  # its port is the same for every demo and server here
     }
 
 

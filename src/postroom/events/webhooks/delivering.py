@@ -17,8 +17,8 @@ from postroom.base.clock import Clock
 from postroom.db import errors as db_errors
 from postroom.db.pool import Database
 from postroom.events.webhooks import claiming
-from postroom.events.webhooks.models import Answered, AttemptStatus, Task, Trouble
-from postroom.events.webhooks.outcomes import Outcome, Outcomes
+from postroom.events.webhooks.models import Answered, Task, Trouble
+from postroom.events.webhooks.outcomes import Outcome, Outcomes, Written
 from postroom.events.webhooks.sending import Sender
 from postroom.events.webhooks.store import Sealed
 from postroom.events.webhooks.upkeep import Upkeep
@@ -36,10 +36,10 @@ SET_ASIDE_SECONDS: Final = 5.0
 """How often it is looked for tasks of endpoints that are disabled, or whose partner is suspended."""
 _RETRY_SECONDS: Final = 1.0
 
-Observe = Callable[[Outcome, AttemptStatus], None]
+Observe = Callable[[Written], None]
 
 
-def unobserved(outcome: Outcome, status: AttemptStatus) -> None:
+def unobserved(written: Written) -> None:
     """Counts nothing."""
 
 
@@ -196,10 +196,9 @@ class Deliverer:
             written = await self._outcomes.write(conn, outcomes, self._clock.now())
         for one in outcomes:
             self._freed(one.task, one.answered)
-        for one, status in written.statuses:
-            self._observe(one, status)
+        self._observe(written)
         if written.disabled:
-            log.warning("webhooks_disabled", endpoints=list(written.disabled))
+            log.warning("webhooks_disabled", endpoints=[one.public_id for one in written.disabled])
             self._told()
 
     async def _give_back(self) -> None:

@@ -71,12 +71,20 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Disabled:
+    """An endpoint that was switched off; `reason` is `failing` or `gone`."""
+
+    public_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
-    """What a batch of outcomes did: what was written of those that were still ours, and which endpoints were disabled,
-    by public id."""
+    """What a batch of outcomes did: what was written of those that were still ours, and which endpoints were
+    disabled."""
 
     statuses: tuple[tuple[Outcome, AttemptStatus], ...]
-    disabled: tuple[str, ...]
+    disabled: tuple[Disabled, ...]
 
 
 class Outcomes:
@@ -97,9 +105,7 @@ class Outcomes:
         mine = [one for one in outcomes if one.task.id in ours]
         statuses = await self._write_attempts(conn, mine, now)
         disabled = [
-            public_id
-            for row in held
-            if (public_id := await self._follow(conn, row, [one for one in mine if _is_of(one, row)]))
+            one for row in held if (one := await self._follow(conn, row, [one for one in mine if _is_of(one, row)]))
         ]
         return Written(tuple(zip(mine, statuses, strict=True)), tuple(disabled))
 
@@ -141,8 +147,8 @@ class Outcomes:
             return AttemptStatus.DEAD, None
         return AttemptStatus.FAILED, one.at + wait
 
-    async def _follow(self, conn: Connection, row: Any, outcomes: Sequence[Outcome]) -> str | None:
-        """Let the endpoint's health follow the outcomes, in their order; its public id if it is disabled for them."""
+    async def _follow(self, conn: Connection, row: Any, outcomes: Sequence[Outcome]) -> Disabled | None:
+        """Let the endpoint's health follow the outcomes, in their order; what is told if it is disabled for them."""
         before = health = Health(row["consecutive_failures"], row["failing_since"])
         reason: str | None = None
         last: Outcome | None = None
@@ -166,7 +172,7 @@ class Outcomes:
             return None
         await conn.execute(_DISABLE, row["id"], last.at)
         await self._tell(conn, row, reason, last)
-        return str(row["public_id"])
+        return Disabled(row["public_id"], reason)
 
     async def _tell(self, conn: Connection, row: Any, reason: str, cause: Outcome) -> None:
         """`webhook.disabled`, of an id that the same cause has again (§1)."""
