@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from postroom.accounts.audit import HOST
+from postroom.events.webhooks import claiming
 from postroom.events.webhooks.claiming import FIRST_ROOM
 from postroom.events.webhooks.delivering import MOST_FOR_ONE
 from postroom.events.webhooks.endpoints import Changes
@@ -109,12 +110,36 @@ async def test_who_answers_slowly_gets_no_more_at_a_time(room: Room, took: int, 
         at_work -= 1
         return Response(200, took, b"", complete=False)
 
-    room.receivers.post = post  # type: ignore[method-assign]
+    room.receivers.post = post  # type: ignore[method-assign]  # of this one alone
     running = asyncio.create_task(room.deliverer().run())
     async with asyncio.timeout(20):
-        while await room.tasks():  # noqa: ASYNC110
+        while await room.tasks():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
     running.cancel()
     await asyncio.wait([running])
     assert len(await room.attempts(one)) == 60
     assert seen == most
+
+
+@pytest.mark.covers("NFR-REL-4", "decisions:B1")
+async def test_what_is_being_claimed_at_a_stop_is_given_back(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    await room.hook()
+    await room.event(None)
+    await room.dispatch()
+    claimed = asyncio.Event()
+    claim = claiming.claim
+
+    async def slow(*arguments: Any, **more: Any) -> Any:
+        taken = await claim(*arguments, **more)
+        claimed.set()
+        await asyncio.sleep(0.05)  # committed, and not known here yet
+        return taken
+
+    monkeypatch.setattr(claiming, "claim", slow)
+    running = asyncio.create_task(room.deliverer().run())
+    await claimed.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    async with room.db.acquire() as conn:
+        leased = await conn.fetchval("SELECT count(*) FROM webhook_tasks WHERE lease_until IS NOT NULL")
+    assert leased == 0, "it was told, or is due again"

@@ -31,6 +31,8 @@ MOST_FOR_ONE: Final = 16
 """Of these for one endpoint."""
 QUICK_MS: Final = 1000
 """For which an answer may take that is to let an endpoint have more attempts at a time."""
+LAST_CLAIM_SECONDS: Final = 2.0
+"""Given to a claim that is under way when the work is to end."""
 POLL_SECONDS: Final = 1.0
 SET_ASIDE_SECONDS: Final = 5.0
 """How often it is looked for tasks of endpoints that are disabled, or whose partner is suspended."""
@@ -121,8 +123,22 @@ class Deliverer:
     async def _take(self) -> list[asyncio.Task[None]]:
         known = {key: window.room for key, window in self._windows.items()}
         room = claiming.Room(MOST_AT_ONCE - len(self._busy) - len(self._over), known)
+        # Whoever stops us meanwhile gets what is claimed back with the rest, and does not wait for leases to run out.
+        claim = asyncio.create_task(self._claim(room))
+        try:
+            claimed = await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            await asyncio.wait({claim}, timeout=LAST_CLAIM_SECONDS)
+            if claim.done() and not claim.cancelled() and claim.exception() is None:
+                self._begin_all(claim.result())
+            raise
+        return self._begin_all(claimed)
+
+    async def _claim(self, room: claiming.Room) -> claiming.Claimed:
         async with self._database.acquire() as conn:
-            claimed = await claiming.claim(conn, now=self._clock.now(), room=room, after=self._after)
+            return await claiming.claim(conn, now=self._clock.now(), room=room, after=self._after)
+
+    def _begin_all(self, claimed: claiming.Claimed) -> list[asyncio.Task[None]]:
         self._after = claimed.last_seen
         return [self._begin(task, sealed) for task, sealed in claimed.tasks]
 
