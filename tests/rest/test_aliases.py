@@ -15,6 +15,7 @@ from postroom.db import Connection
 from postroom.directory import Aliases, NewMailbox, Relays
 from postroom.mailbox.models import MailboxRef
 from postroom.servers.http import HttpApp, create_http
+from tests.rest.filling import BRIEFLY
 from tests.rest.sender import code
 from tests.rest.world import DOMAIN, HASH_KEY, World
 
@@ -228,12 +229,16 @@ async def test_a_relay_is_nowhere(desk: Desk) -> None:
         "entry": "anna@example.com",
         "tenant_id": world.tenant.public_id,
         "token": "x",
+        "webhook_id": f"whk_{MISSING}",
+        "user_id": f"usr_{MISSING}",
+        "invitation_id": f"inv_{MISSING}",
+        "dlq_id": f"dlq_{MISSING}",
     }
     asked = 0
     for rule in desk.app.table.rules:
         for headers in (world.platform, world.key, own):
             if rule.method == "GET" and "{identity_id}" not in rule.path and not rule.path.endswith("/wait"):
-                params = {"address": "*relay*@agents.example"} if "lookup" in rule.path else {}
+                params = {"address": "*relay*@agents.example"} if "lookup" in rule.path else BRIEFLY.get(rule.operation)
                 answer = await desk.client.get(rule.path.format(**names), headers=headers, params=params)
                 assert relay.identity_public_id not in answer.text
                 assert "*relay*" not in answer.text
