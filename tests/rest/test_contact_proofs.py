@@ -287,7 +287,7 @@ async def test_addresses_of_older_releases_are_respelt(desk: Desk) -> None:
 async def test_older_rows_are_proved_by_who_made_them(desk: Desk) -> None:
     _, _, planted = await plant(desk)
     host = await desk.lobby.people.create(NewPerson("Cy", "cy@elsewhere.example", RIGHT))
-    statement = next(part for part in migrated("0026_contact_proofs.sql") if part.lstrip().startswith("UPDATE"))
+    statement = next(part for part in migrated("contact_proofs") if part.lstrip().startswith("UPDATE"))
     async with desk.world.db.acquire() as conn:
         await conn.execute("UPDATE people SET contact_verified_at = NULL")
         await conn.execute(statement)
