@@ -78,13 +78,17 @@ class Picture:
                     low, _, high = part.partition(b":")
                     for uid in range(int(low), int(high or low) + 1):
                         assert uid in self.uids or 0 in self.uids, "it was told before, or never known"
-                        if uid in self.uids:
-                            self.uids.remove(uid)
-                        else:
-                            self.uids.remove(0)
+                        self.uids.pop(self.uids.index(uid) if uid in self.uids else self._unknown(uid))
                         self.flags.pop(uid, None)
             elif told := _FETCH.fullmatch(line):
                 self._fetched(int(told[1]), told[2])
+
+    def _unknown(self, uid: int) -> int:
+        """Where a message is whose UID was never told: UIDs ascend (RFC 9051 §2.3.1.1), so it is among those between
+        the ones that are known."""
+        after = next((at for at, one in enumerate(self.uids) if one > uid), len(self.uids))
+        before = max((at for at, one in enumerate(self.uids[:after]) if one), default=-1)
+        return self.uids.index(0, before + 1, after)
 
     def _fetched(self, number: int, items: bytes) -> None:
         assert 0 < number <= len(self.uids), "a number that is not there"
