@@ -25,6 +25,7 @@ from postroom.db import errors as db_errors
 from postroom.db.pool import Database
 from postroom.events import reading
 from postroom.events.reading import Told, Wanted, hears
+from postroom.events.settled import writers
 
 log = base_log.get("events.feed")
 
@@ -221,7 +222,7 @@ class Feed:
 
     async def _writers(self) -> frozenset[str]:
         async with self._database.acquire() as conn:
-            return await reading.writers(conn)
+            return await writers(conn)
 
     async def _ended(self, writing: frozenset[str]) -> None:
         """Until all these transactions have ended; those that begin meanwhile have greater keys."""

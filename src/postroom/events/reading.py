@@ -36,12 +36,6 @@ LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id
 _FOLLOWING: Final = f"{_COLUMNS} FROM events e {_JOINS} WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3"
 _KEY: Final = "SELECT id FROM events WHERE public_id = $1"
 _NEWEST: Final = "SELECT coalesce(max(id), 0) FROM events"
-# A transaction takes this lock on the table before it gets a key of it, and lets go of it after its commit can be seen.
-_WRITERS: Final = """
-SELECT virtualtransaction FROM pg_locks
-WHERE locktype = 'relation' AND relation = 'events'::regclass AND mode = 'RowExclusiveLock' AND granted
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 
 # $1 level, $2 partner or tenant of the caller, $3 identity, $4 tenant asked for, $5 identity asked for, $6 types,
 # $7 since, $8 the key below which or after which, $9 the newest that is settled, $10 how many.
@@ -130,11 +124,6 @@ async def key_of(conn: Connection, public_id: str) -> int | None:
     """The key of an event; None when there is none, or none any more."""
     found: int | None = await conn.fetchval(_KEY, public_id)
     return found
-
-
-async def writers(conn: Connection) -> frozenset[str]:
-    """The transactions that may have got keys of events and have not ended."""
-    return frozenset(row["virtualtransaction"] for row in await conn.fetch(_WRITERS))
 
 
 async def before(conn: Connection, wanted: Wanted, key: int | None, limit: int) -> list[Told]:

@@ -19,6 +19,7 @@ from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.db import errors as db_errors
 from postroom.db.pool import Connection, Database
+from postroom.events.settled import writers
 from postroom.events.webhooks import store
 from postroom.events.webhooks.models import Endpoint, Happened
 from postroom.events.webhooks.rules import matches
@@ -43,12 +44,6 @@ _MOVE: Final = "UPDATE event_dispatch SET last_id = $1"
 _ANY: Final = "SELECT EXISTS (SELECT FROM webhook_endpoints)"
 _NEWEST: Final = "SELECT max(id) FROM events"
 _SEEN: Final = "SELECT id FROM events WHERE id > $1 ORDER BY id LIMIT $2"
-# Who may have drawn an id of an event and not ended.
-_WRITERS: Final = """
-SELECT DISTINCT virtualtransaction FROM pg_locks
-WHERE locktype = 'relation' AND relation = 'events'::regclass AND mode = 'RowExclusiveLock' AND pid <> pg_backend_pid()
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 _EVENTS: Final = """
 SELECT e.id, e.public_id, e.type, e.tenant_id, coalesce(e.partner_id, o.partner_id) AS partner_id, e.occurred_at,
   e.owner_id, i.public_id AS identity, coalesce(i.is_system, false) AS is_system
@@ -179,14 +174,14 @@ class Dispatcher:
 
     async def _writers_gone(self, conn: Connection) -> bool:
         """Wait until every transaction has ended that may have drawn an id by now; False: some of them last."""
-        left = {row[0] for row in await conn.fetch(_WRITERS)}
+        left = await writers(conn)
         pause = _LOOK_SECONDS
         for _ in range(_PATIENCE_LOOKS):
             if not left:
                 return True
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_LOOK)
-            left &= {row[0] for row in await conn.fetch(_WRITERS)}
+            left &= await writers(conn)
         return not left
 
     async def _make_tasks(self, conn: Connection, stretch: _Stretch) -> int:
