@@ -16,7 +16,7 @@ import pytest
 from postroom.accounts.models import Scope
 from postroom.accounts.permissions import Level
 from postroom.base.ids import IdGenerator
-from postroom.db import Connection, Database
+from postroom.db import Connection, Database, DatabaseUnavailable
 from postroom.events import reading
 from postroom.events.catalogue import envelope
 from postroom.events.feed import Feed, Listener
@@ -329,3 +329,23 @@ async def test_at_rest_nothing_is_read_and_the_next_begins_anew(
         async with db.acquire() as conn:
             missed = await reading.after(conn, PLATFORM, position, again.position, 10)
         assert [told.key for told in missed] == keys
+
+
+async def test_who_gave_up_while_the_database_was_away_is_forgotten(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(db, poll=0.01)
+
+    async def away() -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(feed, "_look", away)
+    running = asyncio.create_task(feed.run())
+    for _ in range(20):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(feed.caught_up(), 0.03)
+    await asyncio.sleep(0.05)
+    waiting = len(feed._looked)  # what nobody outside sees
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert waiting <= 2

@@ -166,7 +166,8 @@ class Feed:
             try:
                 await self._look()
             except BaseException as error:
-                self._looked = [*asking, *self._looked]
+                # Not those who asked and have given up meanwhile: they would pile up while the database is away.
+                self._looked = [one for one in (*asking, *self._looked) if not one.done()]
                 if not isinstance(error, Exception) or not db_errors.is_transient(error):
                     raise
                 log.warning("events_not_read", error=type(error).__name__)
