@@ -15,7 +15,8 @@ from postroom.imap import commands as c
 from postroom.net.tls import end_point
 from postroom.servers.imap.deflate import Deflater, Inflater
 from postroom.servers.imap.failures import Disconnected
-from postroom.servers.imap.session import Handler, Session, SharedState
+from postroom.servers.imap.session import Handler, Session
+from postroom.servers.imap.shared import SharedState
 from postroom.servers.limits import ConnectionCounter, MemoryBudget, normalise_ip
 
 _log = base_log.get("servers.imap")
@@ -48,7 +49,7 @@ class ConnectionContext:
 
 
 class ImapConnection(asyncio.Protocol):
-    """The protocol object of one connection; a `session.Wire`.
+    """The protocol object of one connection; a `wire.Wire`.
 
     A task exists only while input is being handled (IDLE included). One timer serves all timeouts: it is not moved at
     each read, but looks at what is due when it fires and sleeps on.

@@ -31,13 +31,14 @@ from postroom.mailbox.rules import Flags
 from postroom.mailbox.search import Question
 from postroom.mailbox.words import is_machine_made
 from postroom.servers.imap.ahead import ReadAhead
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.bounds import last_of
 from postroom.servers.imap.contexts import SetContext
 from postroom.servers.imap.facts import FactCache, Facts
 from postroom.servers.imap.fuzzy import similar_fields, similar_texts
 from postroom.servers.imap.results import PORTION, Results, Returns, in_portions, write_numbers, write_results
 from postroom.servers.imap.selected import Selected
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.values import Kind, Value
 
 T = TypeVar("T")
