@@ -19,7 +19,7 @@ from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import CurrentCall, actor
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import identity_schemas as schemas
 from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices

@@ -15,7 +15,8 @@ from postroom.directory.rules import DEFAULT_RETIRE_DAYS, MAX_RETIRE_DAYS
 from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer
-from postroom.servers.http.rest.schemas import Address, Count
+from postroom.servers.http.rest.identity_schemas import Address
+from postroom.servers.http.rest.schemas import Count
 from postroom.servers.http.rest.shapes import Json
 
 Days = Annotated[StrictInt, Field(ge=0, le=MAX_RETIRE_DAYS)]

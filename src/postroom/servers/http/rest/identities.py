@@ -22,7 +22,8 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall, actor, moment_and_id
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import directory_schemas, schemas
+from postroom.servers.http.rest import directory_schemas
+from postroom.servers.http.rest import identity_schemas as schemas
 from postroom.servers.http.rest.once import IdempotencyKey, Record, once
 from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices

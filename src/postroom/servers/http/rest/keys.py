@@ -21,7 +21,7 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import NotNull
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import key_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey, Place, Record, once
 from postroom.servers.http.rest.shapes import Json, moment
 from postroom.servers.http.services import HttpServices

@@ -25,7 +25,7 @@ from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall, actor
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import queue_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices

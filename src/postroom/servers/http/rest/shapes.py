@@ -10,7 +10,7 @@ from postroom.events.catalogue import ENCRYPTED, timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint, RefInfo
 from postroom.mailbox.queries import AttachmentView, MessageView, PlaceView, ThreadView
 from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
-from postroom.servers.http.rest.schemas import DeliveryPolicy, MessageFlag
+from postroom.servers.http.rest.message_schemas import DeliveryPolicy, MessageFlag
 
 Json = dict[str, Any]
 

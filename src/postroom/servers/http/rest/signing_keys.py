@@ -18,7 +18,7 @@ from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall, actor
 from postroom.servers.http.failures import invalid
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import key_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
