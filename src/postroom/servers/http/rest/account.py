@@ -13,6 +13,7 @@ from starlette.responses import Response
 from postroom.accounts.models import PersonSession
 from postroom.accounts.service.account import Account, Caller
 from postroom.events.catalogue import timestamp
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
@@ -123,14 +124,14 @@ class _Routes:
             query,
             lambda limit, after: self._account.app_passwords.page(person_id, limit=limit, after=after),
             lambda one: one.public_id,
-            schemas.app_password,
+            objects.app_password,
         )
 
     async def create_app_password(self, body: schemas.AppPasswordCreateRequest, call: CurrentCall) -> Response:
         made, text = await self._account.create_app_password(
             self._caller(call), body.label, body.current_password, body.totp
         )
-        return JsonAnswer(schemas.app_password(made) | {"password": text}, 201)
+        return JsonAnswer(objects.app_password(made) | {"password": text}, 201)
 
     async def revoke_app_password(self, app_password_id: fields.AppPasswordId, call: CurrentCall) -> Response:
         await self._account.revoke_app_password(self._caller(call), app_password_id)
@@ -190,7 +191,7 @@ class _Routes:
             query,
             lambda limit, after: self._account.sessions.devices(person_id, limit=limit, after=after),
             lambda one: one.public_id,
-            schemas.device,
+            objects.device,
         )
 
     async def revoke_device(self, device_id: fields.DeviceId, call: CurrentCall) -> Response:

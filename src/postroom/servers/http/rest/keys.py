@@ -23,9 +23,10 @@ from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.rest import key_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey, Place, Record, once
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 
 KEYS: Final = "/v1/keys"
 KEY: Final = "/v1/keys/{key_id}"

@@ -22,6 +22,7 @@ from postroom.accounts.service.people import People, Place
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
 from postroom.directory import Identity, IdentityKind, NewIdentity
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import Call, CurrentCall
@@ -113,7 +114,7 @@ class _Routes:
             query,
             lambda limit, after: self._people.grant_page(tenant.id, person.id, limit=limit, after=after),
             lambda one: one.identity_public_id,
-            schemas.grant,
+            objects.grant,
         )
 
     async def put_grant(
@@ -152,7 +153,7 @@ class _Routes:
             query,
             lambda limit, after: self._account.app_passwords.page(person.id, limit=limit, after=after),
             lambda one: one.public_id,
-            schemas.app_password,
+            objects.app_password,
         )
 
     async def revoke_app_password(
