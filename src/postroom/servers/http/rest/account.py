@@ -217,6 +217,10 @@ _AGAIN: Final[Mapping[int, tuple[str, ...]]] = {
 _LIST: Final[Mapping[int, tuple[str, ...]]] = {400: ("invalid_request",), 410: ("cursor_expired",)}
 
 
+_CONFIRM: Final[Mapping[int, tuple[str, ...]]] = {401: ("invalid_credentials",), 429: ("too_many_attempts",)}
+_GONE: Final[Mapping[int, None]] = {204: None}
+
+
 def register(table: RouteTable, services: HttpServices) -> None:
     """Register the operations, if people have sessions here."""
     if services.account is None:
@@ -243,7 +247,14 @@ def register(table: RouteTable, services: HttpServices) -> None:
         )
         table.add(rule, endpoint, summary=summary, answers=answers)
 
-    one, confirm = {204: None}, {401: ("invalid_credentials",), 429: ("too_many_attempts",)}
+    _register_own(add, routes)
+    _register_two_step(add, routes)
+    _register_app_passwords(add, routes)
+    _register_passkeys(add, routes)
+    _register_sessions(add, routes)
+
+
+def _register_own(add: Callable[..., None], routes: _Routes) -> None:
     add("GET", "", "getAccount", routes.get, "Who is signed in, and how", {200: schemas.AccountView})
     add(
         *("PATCH", "", "updateAccount", routes.update, "Change one's name", {200: schemas.AccountView}),
@@ -255,22 +266,25 @@ def register(table: RouteTable, services: HttpServices) -> None:
     )
     add(
         *("POST", "/password", "changePassword", routes.change_password),
-        *("Change one's password; every other session ends", one, confirm),
+        *("Change one's password; every other session ends", _GONE, _CONFIRM),
         body=True,
     )
+
+
+def _register_two_step(add: Callable[..., None], routes: _Routes) -> None:
     add("GET", "/totp", "getTotp", routes.totp, "Whether two-step verification is on", {200: schemas.TotpStatus})
     add(
         *("POST", "/totp", "enrolTotp", routes.enrol, "Begin two-step verification"),
-        *({201: schemas.TotpEnrolment}, {**confirm, 409: ("totp_enabled",)}),
+        *({201: schemas.TotpEnrolment}, {**_CONFIRM, 409: ("totp_enabled",)}),
         body=True,
     )
     add(
         *("POST", "/totp/confirm", "confirmTotp", routes.confirm, "Turn two-step verification on"),
-        *({200: schemas.RecoveryCodes}, {**confirm, 409: ("totp_enabled", "totp_not_enabled")}),
+        *({200: schemas.RecoveryCodes}, {**_CONFIRM, 409: ("totp_enabled", "totp_not_enabled")}),
         body=True,
     )
     add(
-        *("POST", "/totp/disable", "disableTotp", routes.disable, "Turn two-step verification off", one, _AGAIN),
+        *("POST", "/totp/disable", "disableTotp", routes.disable, "Turn two-step verification off", _GONE, _AGAIN),
         body=True,
     )
     add(
@@ -278,6 +292,9 @@ def register(table: RouteTable, services: HttpServices) -> None:
         *("Ten new recovery codes; the old ones stop", {200: schemas.RecoveryCodes}, _AGAIN),
         body=True,
     )
+
+
+def _register_app_passwords(add: Callable[..., None], routes: _Routes) -> None:
     add(
         *("GET", "/app-passwords", "listAppPasswords", routes.app_passwords),
         *("Application passwords, newest first", {200: schemas.AppPasswordPage}, _LIST),
@@ -285,22 +302,24 @@ def register(table: RouteTable, services: HttpServices) -> None:
     add(
         *("POST", "/app-passwords", "createAppPassword", routes.create_app_password),
         *("A password for one mail program, shown once", {201: schemas.AppPasswordCreated}),
-        {**confirm, 401: ("invalid_credentials", "totp_required"), 422: ("app_password_limit_reached",)},
+        {**_CONFIRM, 401: ("invalid_credentials", "totp_required"), 422: ("app_password_limit_reached",)},
         body=True,
     )
     add(
         *("DELETE", "/app-passwords/{app_password_id}", "revokeAppPassword", routes.revoke_app_password),
-        *("Refuse an application password from now on", one, {404: ("app_password_not_found",)}),
+        *("Refuse an application password from now on", _GONE, {404: ("app_password_not_found",)}),
     )
-    _register_passkeys(add, routes)
+
+
+def _register_sessions(add: Callable[..., None], routes: _Routes) -> None:
     add(
         *("GET", "/sessions", "listSessions", routes.sessions),
         *("Live sessions, newest first", {200: schemas.SessionPage}, _LIST),
     )
-    add("DELETE", "/sessions", "revokeOtherSessions", routes.revoke_others, "Sign out everywhere else", one)
+    add("DELETE", "/sessions", "revokeOtherSessions", routes.revoke_others, "Sign out everywhere else", _GONE)
     add(
         *("DELETE", "/sessions/{session_id}", "revokeSession", routes.revoke_session),
-        *("End a session", one, {404: ("session_not_found",)}),
+        *("End a session", _GONE, {404: ("session_not_found",)}),
     )
     add(
         *("GET", "/devices", "listDevices", routes.devices),
@@ -308,7 +327,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
     )
     add(
         *("DELETE", "/devices/{device_id}", "revokeDevice", routes.revoke_device),
-        *("Revoke a device and end its sessions", one, {404: ("device_not_found",)}),
+        *("Revoke a device and end its sessions", _GONE, {404: ("device_not_found",)}),
     )
 
 
@@ -338,5 +357,5 @@ def _register_passkeys(add: Callable[..., None], routes: _Routes) -> None:
     )
     add(
         *("DELETE", "/passkeys/{passkey_id}", "deletePasskey", routes.delete_passkey),
-        *("Remove a passkey; what it opened ends", {204: None}, missing),
+        *("Remove a passkey; what it opened ends", _GONE, missing),
     )

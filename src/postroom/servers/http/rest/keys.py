@@ -198,6 +198,10 @@ def register(table: RouteTable, services: HttpServices) -> None:
         summary="Keys that the key may manage, newest first",
         answers={200: schemas.ApiKeyPage},
     )
+    _register_one(table, routes)
+
+
+def _register_one(table: RouteTable, routes: _Routes) -> None:
     errors = {403: (_EXCEEDED,), 404: ("key_not_found",)}
     table.add(
         Rule("GET", KEY, "getKey", idempotency=Idempotency.NONE, errors=errors, **_ONE),
