@@ -12,7 +12,7 @@ from postroom.blobs import MaildirStore
 from postroom.mail.mime import MAX_HEADER_BYTES
 from postroom.mailbox.folding import fold
 from postroom.mailbox.words import WordIndexer
-from postroom.servers.imap import search
+from postroom.servers.imap import finder
 
 _TEXTS = ["東京は雨", "北京", "Ärger in Köln", "a", "%_\\", "ﬁne Straße", "🦀 crab", "İstanbul I ı", "x" * 3000 + "終"]
 _SUBJECTS = ["会議", "Re: 東", "zu Köln", "b", "100%", "Ⅳ", "crab", "i", "z"]
@@ -60,7 +60,7 @@ async def test_one_and_two_letters(office: Any, indexed: bool, monkeypatch: pyte
         indexer = WordIndexer(office.db, office.clock, office.blobs.get_many)
         while await indexer.run_once():
             pass
-    monkeypatch.setattr(search, "_PAGE", 2)
+    monkeypatch.setattr(finder, "_PAGE", 2)
     client = await office.client()
     headers = [f"From: ann@example.com\nSubject: {subject}" for subject in _SUBJECTS]
     for needle in _NEEDLES:
@@ -95,7 +95,7 @@ async def test_headers_are_read_so_many_octets_at_a_time(office: Any, monkeypatc
         return await before(store, spans)
 
     monkeypatch.setattr(MaildirStore, "get_many", counted)
-    monkeypatch.setattr(search, "_PAGE_BYTES", 300)
+    monkeypatch.setattr(finder, "_PAGE_BYTES", 300)
     client = await office.client()
     assert await client.ok(b"SEARCH TEXT 3") == [b"* SEARCH 4"]
     assert max(sizes) <= 3

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.base.settings_tree import LimitSettings
-from postroom.node import LEAST_CONNECTIONS_PER_IP, Shares, divided
+from postroom.node.shares import LEAST_CONNECTIONS_PER_IP, Shares, divided
 
 
 @pytest.mark.covers("decisions:B19", "decisions:D21")

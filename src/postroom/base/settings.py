@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from .settings_checks import cross_checks
 from .settings_tree import (
     SECTIONS,
     TOP_LEVEL,
@@ -40,7 +41,6 @@ from .settings_tree import (
     TlsVersion,
     UnknownOutcome,
     all_keys,
-    cross_checks,
 )
 
 __all__ = [

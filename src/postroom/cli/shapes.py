@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-from postroom.accounts.audit import Event
 from postroom.accounts.invitations import Invitation
-from postroom.accounts.models import ApiKey, AppPassword, Device, Grant, Person, PersonSession, Tenant
+from postroom.accounts.models import ApiKey, Person, PersonSession, Tenant
 from postroom.accounts.partners import Partner
 from postroom.accounts.passkeys import Passkey
 from postroom.accounts.permissions import Permission
 from postroom.accounts.policy_rules import Access
-from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
+from postroom.accounts.signing_keys import Purpose, SigningKey
 from postroom.accounts.store.invitations import Seen
 from postroom.db import ParkedRow, QueueCounts
 from postroom.directory.erasures import Erasure
-from postroom.directory.lists import ListEntry
-from postroom.directory.models import Alias, HostedAddress, Identity
-from postroom.directory.sending_controls import Paused, Standing, SwitchState
+from postroom.directory.models import HostedAddress, Identity
+from postroom.directory.sending_controls import Paused, Standing
 from postroom.events.identities import address_object, identity_object
 from postroom.mailbox.models import Folder
-from postroom.outbound.dead_letters import DeadLetter
-from postroom.outbound.queue import AttemptLog, QueueItem, QueueStatistics
+from postroom.outbound.queue import QueueItem
 from postroom.outbound.signing import PublicKey
+from postroom.servers import objects
+from postroom.servers.objects import moment
 
 Document = dict[str, Any]
-
-
-def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC with milliseconds."""
-    if at is None:
-        return None
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def tenant(one: Tenant) -> Document:
@@ -79,7 +70,7 @@ def access(one: Access) -> Document:
 def standing(one: Standing) -> Document:
     """What stops sending; of tenants and domains the newest."""
     return {
-        "switches": [switch(each) for each in one.switches],
+        "switches": [objects.switch(each) for each in one.switches],
         "tenants": [{"id": each.public_id, "slug": each.name, **_pause(each)} for each in one.tenants],
         "domains": [{"id": each.public_id, "name": each.name, **_pause(each)} for each in one.domains],
     }
@@ -87,28 +78,6 @@ def standing(one: Standing) -> Document:
 
 def _pause(one: Paused) -> Document:
     return {"sending_paused_at": moment(one.at), "reason": one.reason}
-
-
-def switch(one: SwitchState) -> Document:
-    return {
-        "name": one.name.value,
-        "state": "on" if one.on else "off",
-        "set_by": one.set_by,
-        "reason": one.reason,
-        "set_at": moment(one.set_at),
-    }
-
-
-def dead_letter(one: DeadLetter) -> Document:
-    return {
-        "id": one.public_id,
-        "queue": one.queue.value,
-        "kind": one.kind,
-        "tenant_id": one.tenant_public_id,
-        "first_seen_at": moment(one.first_seen_at),
-        "redriven_at": moment(one.redriven_at),
-        "redrive_count": one.redrive_count,
-    }
 
 
 def member(one: Seen) -> Document:
@@ -154,17 +123,6 @@ def person(one: Person, mailboxes: Sequence[Identity] = ()) -> Document:
     }
 
 
-def app_password(one: AppPassword) -> Document:
-    """Never the secret."""
-    return {
-        "id": one.public_id,
-        "label": one.label,
-        "created_at": moment(one.created_at),
-        "last_used_at": moment(one.last_used_at),
-        "revoked_at": moment(one.revoked_at),
-    }
-
-
 def passkey(one: Passkey) -> Document:
     return {
         "id": one.public_id,
@@ -172,28 +130,6 @@ def passkey(one: Passkey) -> Document:
         "backed_up": one.backed_up,
         "created_at": moment(one.created_at),
         "last_used_at": moment(one.last_used_at),
-    }
-
-
-def grant(one: Grant) -> Document:
-    return {
-        "identity_id": one.identity_public_id,
-        "person_id": one.person_public_id,
-        "role": one.role.value,
-        "created_at": moment(one.created_at),
-    }
-
-
-def device(one: Device) -> Document:
-    return {
-        "id": one.public_id,
-        "device_uid": one.device_uid,
-        "name": one.name,
-        "platform": one.platform,
-        "client_version": one.client_version,
-        "last_seen_at": moment(one.last_seen_at),
-        "created_at": moment(one.created_at),
-        "revoked_at": moment(one.revoked_at),
     }
 
 
@@ -231,47 +167,9 @@ def erasure(one: Erasure) -> Document:
     }
 
 
-def list_entry(one: ListEntry) -> Document:
-    """As the API shows it."""
-    return {
-        "direction": one.direction.value,
-        "kind": one.kind.value,
-        "entry": one.entry,
-        "note": one.note,
-        "created_at": moment(one.created_at),
-    }
-
-
-def audit_event(one: Event) -> Document:
-    """As the API shows it."""
-    return {
-        "id": one.public_id,
-        "tenant_id": one.tenant_id,
-        "actor_key_id": one.actor_key,
-        "actor_user_id": one.actor_person,
-        "action": one.action,
-        "target_type": one.target_type,
-        "target_id": one.target_id,
-        "details": dict(one.details),
-        "request_id": one.request_id,
-        "created_at": moment(one.created_at),
-    }
-
-
 def identity(one: Identity) -> Document:
     """As the API shows it, and its kind."""
     return {**identity_object(one), "kind": one.kind.value}
-
-
-def alias(one: Alias) -> Document:
-    return {
-        "id": one.public_id,
-        "tenant_id": one.tenant_public_id,
-        "address": one.address,
-        "domain_id": one.domain_public_id,
-        "target": one.target,
-        "created_at": moment(one.created_at),
-    }
 
 
 def folder(one: Folder) -> Document:
@@ -319,15 +217,6 @@ def signing_key(purpose: Purpose, one: SigningKey) -> Document:
     }
 
 
-def rotation(done: Rotation) -> Document:
-    return {
-        "purpose": done.purpose.value,
-        "kid": done.key.kid,
-        "created_at": moment(done.key.created_at),
-        "previous": {"kid": done.previous, "verify_until": moment(done.verify_until), "revoked": done.revoked},
-    }
-
-
 def queue(name: str, counts: QueueCounts) -> Document:
     return {
         "queue": name,
@@ -336,18 +225,6 @@ def queue(name: str, counts: QueueCounts) -> Document:
         "claimed": counts.claimed,
         "parked": counts.parked,
         "oldest_due": moment(counts.oldest_due),
-    }
-
-
-def statistics(one: QueueStatistics) -> Document:
-    """The figures of mail-server C9."""
-    return {
-        **{state.value: count for state, count in one.counts.items()},
-        "bounce_pending": one.bounce_pending,
-        "bounce_processing": one.bounce_processing,
-        "received_today": one.received_today,
-        "sent_today": one.sent_today,
-        "next_due_at": moment(one.next_due_at),
     }
 
 
@@ -374,18 +251,6 @@ def delivery(item: QueueItem) -> Document:
         "last_attempt_at": moment(item.last_attempt_at),
         "created_at": moment(item.created_at),
         "updated_at": moment(item.updated_at),
-    }
-
-
-def attempt(one: AttemptLog) -> Document:
-    return {
-        "attempt": one.attempt,
-        "remote_mx": one.remote_mx,
-        "status_code": one.status_code,
-        "status_text": one.status_text,
-        "error": one.error,
-        "duration_ms": one.duration_ms,
-        "created_at": moment(one.created_at),
     }
 
 

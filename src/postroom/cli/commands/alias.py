@@ -20,6 +20,7 @@ from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory.models import Alias
+from postroom.servers import objects
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Aliases: addresses whose mail goes on to others.")
 
@@ -36,7 +37,7 @@ def create(
     """Let mail to an address go on to another one, here or elsewhere."""
 
     async def work(core: Core) -> shapes.Document:
-        return shapes.alias(await core.aliases.create((await find_tenant(core, tenant)).id, address, target))
+        return objects.alias(await core.aliases.create((await find_tenant(core, tenant)).id, address, target))
 
     call.output.result(run(call, work))
 
@@ -57,7 +58,7 @@ def list_(
     tell_list(
         call,
         pages,
-        shapes.alias,
+        objects.alias,
         limit,
         cursor,
         columns=("id", "address", "target", "created_at"),
@@ -78,7 +79,7 @@ def delete(
         find = core.aliases.by_address if "@" in named else core.aliases.get
         found = await find(room.id, named)
         await core.aliases.delete(room.id, found.public_id)
-        return shapes.alias(found)
+        return objects.alias(found)
 
     gone = run(call, work)
     call.output.result(gone, human=f"{gone['address']} takes no more mail.")

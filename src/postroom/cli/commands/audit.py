@@ -9,11 +9,11 @@ import typer
 from postroom.accounts.audit import Event, Filter
 from postroom.accounts.models import PLATFORM_SCOPE
 from postroom.app import Core
-from postroom.cli import shapes
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant, read_time
 from postroom.cli.failures import usage
 from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
+from postroom.servers import objects
 
 PERSON: Final = "usr_"
 _ACTORS: Final = ("key_", PERSON)
@@ -63,7 +63,7 @@ def list_(
     tell_list(
         call,
         pages,
-        shapes.audit_event,
+        objects.audit_event,
         limit,
         cursor,
         columns=("created_at", "action", "target_id", "actor_key_id", "actor_user_id"),

@@ -16,6 +16,7 @@ from postroom.cli.reach import run
 from postroom.mailauth.dkim_key import zone_file_value
 from postroom.outbound.signing import PublicKey, RotationError
 from postroom.sending import dkim_keys_of
+from postroom.servers.objects import moment
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Keys that sign the mail of a domain.")
 
@@ -55,7 +56,7 @@ def rotate(
     try:
         found = run(call, work)
     except RotationError as error:
-        fix = f"Wait until {shapes.moment(error.until)}." if error.until else "Make one with postroom dkim rotate."
+        fix = f"Wait until {moment(error.until)}." if error.until else "Make one with postroom dkim rotate."
         raise CliError("cli_conflict", str(error), exit=Exit.CONFLICT, fix=fix) from error
     _tell(call, found)
 

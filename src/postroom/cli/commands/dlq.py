@@ -15,6 +15,7 @@ from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.outbound.dead_letters import DeadLetter, DeadLetters, DeadQueue, State
 from postroom.sending import tell_workers
+from postroom.servers import objects
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that was given up, and beginning it anew.")
 
@@ -41,7 +42,7 @@ def list_(
     chosen = _queue(queue)
 
     async def work(core: Core) -> list[shapes.Document]:
-        return [shapes.dead_letter(one) for one in await _all(core, chosen, State(status), tenant)]
+        return [objects.dead_letter(one) for one in await _all(core, chosen, State(status), tenant)]
 
     columns = ("id", "queue", "kind", "tenant_id", "first_seen_at", "redriven_at", "redrive_count")
     call.output.listing(run(call, work), columns, empty="Nothing was given up.")
@@ -63,7 +64,7 @@ def redrive(
         dead, done, failed = _dead(core), [], None
         for one in wanted:
             try:
-                done.append(shapes.dead_letter(await dead.redrive(one)))
+                done.append(objects.dead_letter(await dead.redrive(one)))
             except PostroomError as error:
                 failed = failed or error  # the others are begun all the same
         if failed is not None:

@@ -36,6 +36,8 @@ from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
+from postroom.servers import objects
+from postroom.servers.objects import moment
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="API keys, and the keys that sign tokens.")
 
@@ -182,9 +184,9 @@ def rotate(
         return await core.signing_keys.rotate(purpose, revoke_previous=revoke_previous, also=note)
 
     done = run(call, work)
-    kept = "is honoured no more" if done.revoked else f"is honoured until {shapes.moment(done.verify_until)}"
+    kept = "is honoured no more" if done.revoked else f"is honoured until {moment(done.verify_until)}"
     human = f"Key {done.key.kid} makes new ones of {purpose.value}; key {done.previous} {kept}."
-    call.output.result(shapes.rotation(done), essential="kid", human=human)
+    call.output.result(objects.signing_key_rotation(done), essential="kid", human=human)
 
 
 @command(app)

@@ -24,6 +24,7 @@ from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory import ListDirection, ListKind
 from postroom.directory.lists import normalised
+from postroom.servers import objects
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Sender lists: whom a tenant wants mail from or to, and whom not."
@@ -54,7 +55,7 @@ def list_(
             limit,
             cursor,
         )
-        return [shapes.list_entry(one) for one in found], following
+        return [objects.list_entry(one) for one in found], following
 
     rows, following = run(call, work)
     columns = ("entry", "note", "created_at")
@@ -74,7 +75,7 @@ def add(
     way, sort = _named(direction, kind)
 
     async def work(core: Core) -> shapes.Document:
-        return shapes.list_entry(await core.lists.put((await _room(core, tenant)).id, way, sort, entry, note))
+        return objects.list_entry(await core.lists.put((await _room(core, tenant)).id, way, sort, entry, note))
 
     added = run(call, work)
     call.output.result(added, essential="entry", human=f"{added['entry']} is on {way.value}/{sort.value}.")

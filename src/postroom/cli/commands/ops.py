@@ -14,6 +14,7 @@ from postroom.cli.frame import command
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.directory.sending_controls import PauseReason, SendingControls, Switch
+from postroom.servers import objects
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Stop sending, and let it go on.")
 
@@ -49,7 +50,7 @@ def switch(
         raise usage(f"{state!r} is not on or off")
 
     async def work(core: Core) -> shapes.Document:
-        return shapes.switch(await controls(core).switch(Switch(name), on=state == "on", reason=reason))
+        return objects.switch(await controls(core).switch(Switch(name), on=state == "on", reason=reason))
 
     call.output.result(run(call, work))
 

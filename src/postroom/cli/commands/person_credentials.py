@@ -16,6 +16,7 @@ from postroom.cli.frame import Yes, command, confirm, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode
 from postroom.cli.reach import run
+from postroom.servers import objects
 
 app_password = typer.Typer(no_args_is_help=True, add_completion=False, help="Passwords of single mail programs.")
 totp = typer.Typer(no_args_is_help=True, add_completion=False, help="Two-step verification.")
@@ -40,7 +41,7 @@ def create_app_password(
 
     async def work(core: Core) -> shapes.Document:
         made, text = await core.app_passwords.create(await the_person(core, person), label, HOST)
-        return shapes.app_password(made) | {"password": text}
+        return objects.app_password(made) | {"password": text}
 
     made = run(call, work)
     if call.output.mode is Mode.HUMAN:
@@ -63,7 +64,7 @@ def list_app_passwords(
     tell_list(
         call,
         pages,
-        shapes.app_password,
+        objects.app_password,
         limit,
         cursor,
         columns=("id", "label", "created_at", "last_used_at", "revoked_at"),

@@ -27,6 +27,7 @@ from postroom.cli.failures import usage
 from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
+from postroom.servers import objects
 
 grant = typer.Typer(no_args_is_help=True, add_completion=False, help="Mailboxes that a person may open.")
 device = typer.Typer(no_args_is_help=True, add_completion=False, help="Devices that a person signs in with.")
@@ -55,7 +56,7 @@ def list_grants(
             limit,
             cursor,
         )
-        return [shapes.grant(one) for one in grants], following
+        return [objects.grant(one) for one in grants], following
 
     rows, following = run(call, work)
     call.output.listing(
@@ -109,7 +110,7 @@ def list_devices(
     tell_list(
         call,
         pages,
-        shapes.device,
+        objects.device,
         limit,
         cursor,
         columns=("id", "name", "platform", "last_seen_at", "revoked_at"),

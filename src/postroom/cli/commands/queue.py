@@ -21,6 +21,7 @@ from postroom.outbound.models import QueueState
 from postroom.outbound.queue import MAX_LIST, NOT_FOUND, AttemptLog, Done, MailQueue, QueueItem
 from postroom.outbound.rules import Action
 from postroom.sending import dkim_keys_of
+from postroom.servers import objects
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Work that is waiting, and work that was given up.")
 
@@ -74,7 +75,7 @@ def stats(json: Json = False, quiet: Quiet = False, config: Config = None, data_
     call = invocation(json, quiet, config, data_dir)
 
     async def work(core: Core) -> shapes.Document:
-        return shapes.statistics(await _mail_queue(core).statistics())
+        return objects.queue_statistics(await _mail_queue(core).statistics())
 
     call.output.result(run(call, work), essential="pending")
 
@@ -221,7 +222,7 @@ def _show_delivery(call: Invocation, delivery_id: int) -> None:
     if found is None:
         raise CliError("cli_not_found", _REFUSED["not_found"], exit=Exit.NOT_FOUND)
     item, attempts = found
-    call.output.result(shapes.delivery(item) | {"attempts": [shapes.attempt(one) for one in attempts]})
+    call.output.result(shapes.delivery(item) | {"attempts": [objects.queue_attempt(one) for one in attempts]})
 
 
 def _act(call: Invocation, action: Action, ids: list[int]) -> None:

@@ -15,6 +15,7 @@ from postroom.cli.invocation import Invocation
 from postroom.cli.master_rotation import PATIENCE, Plan, Rotation, Stage
 from postroom.cli.progress import Progress
 from postroom.cli.reach import run
+from postroom.servers.objects import moment
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The master key: how it stands, and a new one.")
 
@@ -122,8 +123,8 @@ async def _status(call: Invocation, core: Core) -> shapes.Document:
             for slot in SLOTS
         ],
         "remaining": await core.master_keys.remaining(active),
-        "activated_at": None if newest is None else shapes.moment(newest.activated_at),
-        "resealed_at": None if newest is None or newest.resealed_at is None else shapes.moment(newest.resealed_at),
+        "activated_at": None if newest is None else moment(newest.activated_at),
+        "resealed_at": None if newest is None or newest.resealed_at is None else moment(newest.resealed_at),
         "sealed": [
             {"column": column, "kid": kid, "values": count}
             for column, kinds in columns.items()
@@ -135,7 +136,7 @@ async def _status(call: Invocation, core: Core) -> shapes.Document:
                 "node": one.node,
                 "active": one.active,
                 "kids": list(one.kids),
-                "seen_at": shapes.moment(one.seen_at),
+                "seen_at": moment(one.seen_at),
             }
             for one in await core.master_keys.holders()
         ],

@@ -20,7 +20,7 @@ from postroom.cli.failures import CliError, Exit, usage
 from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
-from postroom.cli.shapes import Document, moment
+from postroom.cli.shapes import Document
 from postroom.events.webhooks import signing
 from postroom.events.webhooks.attempts import Filter
 from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, NewEndpoint
@@ -29,6 +29,7 @@ from postroom.events.webhooks.replay import ByIds, ByWindow
 from postroom.events.webhooks.service import Webhooks
 from postroom.events.webhooks.store import Owner
 from postroom.events.webhooks.types import EventType
+from postroom.servers.objects import moment
 
 T = TypeVar("T")
 

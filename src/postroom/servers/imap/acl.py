@@ -15,9 +15,10 @@ from postroom.base.errors import PostroomError
 from postroom.imap import Code, ProtocolNo, acl, render
 from postroom.imap import commands as c
 from postroom.mailbox.models import SpecialUse
-from postroom.servers.imap.boxes import OF_ROLE, Rights
-from postroom.servers.imap.folders import Found, find
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.answers import Done
+from postroom.servers.imap.boxes import OF_ROLE, Found, Rights
+from postroom.servers.imap.folders import find
+from postroom.servers.imap.session import Session
 
 _ROLES: Final = {rights: role for role, rights in OF_ROLE.items()}
 _STEPS: Final = ("lr", "swipkxtecd", "a")

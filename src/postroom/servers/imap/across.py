@@ -20,8 +20,8 @@ from postroom.mailbox.models import GroupOutcome, Place, Refusal, Refused
 from postroom.mailbox.reads import Columns, FetchRow
 from postroom.mailbox.transfer import CopyResult
 from postroom.servers.imap.append import counted, new_message, refused
+from postroom.servers.imap.boxes import Found
 from postroom.servers.imap.fetch import BODY_MISSING
-from postroom.servers.imap.folders import Found
 from postroom.servers.imap.selected import Selected
 from postroom.servers.imap.session import Session
 

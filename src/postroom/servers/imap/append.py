@@ -32,10 +32,12 @@ from postroom.mailbox.models import (
 )
 from postroom.mailbox.rules import FlagMode, Flags, change_flags, flag_words
 from postroom.mailbox.sent_copy import stored_copy
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.bounds import require_few
+from postroom.servers.imap.boxes import Found
 from postroom.servers.imap.catenate import assembled
-from postroom.servers.imap.folders import Found, find
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.folders import find
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.store import GONE
 
 _OWN: Final = (SpecialUse.SENT, SpecialUse.DRAFTS)

@@ -12,9 +12,10 @@ from postroom.base import log as base_log
 from postroom.imap import BadCommand, Code, ProtocolNo, SessionState, Status, parse_sasl_line, render
 from postroom.imap import commands as c
 from postroom.sasl import SUCCEEDED, Exchange, Proof, Proven, Refused, ServerError
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.capabilities import ENABLES
 from postroom.servers.imap.failures import Disconnected
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 _log = base_log.get("servers.imap")
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.accounts.models import MailboxKey, PersonKey, Principal, PrincipalKind, SharedMailbox, TenantKey
 from postroom.accounts.permissions import OF_GRANT, GrantRole, Permission
 from postroom.accounts.service.sharing import Sharing
 from postroom.imap.acl import RIGHTS
 from postroom.imap.names import SEPARATOR, canonical_name
-from postroom.mailbox.models import MailboxRef
+from postroom.mailbox.models import Folder, MailboxRef
 from postroom.mailbox.rules import is_quarantine
 
 OTHERS: Final = "Other Users"
@@ -66,6 +66,18 @@ class Box:
 
 NOWHERE: Final = Box(MailboxRef(0, 0), "", "", may_write=False, rights=frozenset())
 """Before sign-in."""
+
+
+class Found(NamedTuple):
+    """A folder and the mailbox that it is in."""
+
+    box: Box
+    folder: Folder
+
+    @property
+    def name(self) -> str:
+        """As the session calls it."""
+        return self.box.prefix + self.folder.name
 
 
 def is_reserved(name: str) -> bool:

@@ -13,9 +13,10 @@ from postroom.base import log as base_log
 from postroom.imap import Code, SessionState
 from postroom.imap import commands as c
 from postroom.net.tls import end_point
-from postroom.servers.imap.deflate import Deflater, Inflater
+from postroom.servers.imap.compression import Compression
 from postroom.servers.imap.failures import Disconnected
-from postroom.servers.imap.session import Handler, Session, SharedState
+from postroom.servers.imap.session import Handler, Session
+from postroom.servers.imap.shared import SharedState
 from postroom.servers.limits import ConnectionCounter, MemoryBudget, normalise_ip
 
 _log = base_log.get("servers.imap")
@@ -48,7 +49,7 @@ class ConnectionContext:
 
 
 class ImapConnection(asyncio.Protocol):
-    """The protocol object of one connection; a `session.Wire`.
+    """The protocol object of one connection; a `wire.Wire`.
 
     A task exists only while input is being handled (IDLE included). One timer serves all timeouts: it is not moved at
     each read, but looks at what is due when it fires and sleeps on.
@@ -56,12 +57,11 @@ class ImapConnection(asyncio.Protocol):
 
     __slots__ = (
         "_closing",
+        "_compression",
         "_context",
         "_counted",
-        "_deflater",
         "_eof",
         "_farewell",
-        "_inflater",
         "_lead_until",
         "_loop",
         "_notified",
@@ -88,8 +88,7 @@ class ImapConnection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.peer_ip = ""
         self.secure = secure
-        self._inflater: Inflater | None = None
-        self._deflater: Deflater | None = None
+        self._compression: Compression | None = None
         self._session = Session(context.shared, self, context.handlers)
         self._task: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -142,11 +141,11 @@ class ImapConnection(asyncio.Protocol):
         if self._closing:
             return
         self._seen = self._loop.time()
-        if self._inflater is None:
+        if self._compression is None:
             self._session.reader.feed(data)
         else:
-            self._inflater.feed(data)
-            if not self._inflate():
+            self._compression.feed(data)
+            if not self._inflate(self._compression):
                 return
         self._handle()
 
@@ -156,18 +155,14 @@ class ImapConnection(asyncio.Protocol):
             self._task = self._loop.create_task(self._work())
             return
         self.notify()
-        if self._session.reader.buffered > _BACKLOG or (self._inflater is not None and self._inflater.waiting):
+        if self._session.reader.buffered > _BACKLOG or (self._compression is not None and self._compression.is_unread):
             self._pause(_BEHIND_COMMAND)
         self.account()
 
-    def _inflate(self) -> bool:
+    def _inflate(self, compression: Compression) -> bool:
         """Read on in what came compressed, as far as there is room; False when that cannot be read."""
-        inflater, reader = self._inflater, self._session.reader
-        assert inflater is not None
         try:
-            most = reader.buffered + _BACKLOG
-            while reader.buffered <= most and (data := inflater.read()):
-                reader.feed(data)
+            compression.inflate()
         except zlib.error:
             _log.info("imap_deflate_failed")
             self.abort()
@@ -205,29 +200,16 @@ class ImapConnection(asyncio.Protocol):
         """Hand bytes to the transport; what a command still has to say when the end was sent is for nobody."""
         if self._closing or self._transport.is_closing():
             return
-        if self._deflater is None:
+        if self._compression is None:
             self._transport.writelines(buffers)
-            return
-        compressing = self._deflater.waiting > 0
-        self._deflater.add(buffers)
-        if not compressing:
-            self._deflate()
-
-    def _deflate(self) -> None:
-        """Compress and send the next piece; others have their turn before the one after it."""
-        deflater = self._deflater
-        if deflater is None or self._transport.is_closing():
-            return
-        if data := deflater.take():  # what was left when the connection ended is sent already
-            self._transport.write(data)
-        if deflater.waiting:
-            self._loop.call_soon(self._deflate)
+        else:
+            self._compression.send(buffers)
 
     def compress(self, received: bytes) -> None:
         """Go on compressed, both ways."""
-        self._deflater, self._inflater = Deflater(), Inflater()
-        self._inflater.feed(received)
-        if self._inflate():
+        self._compression = Compression(self._session.reader, self._transport, room=_BACKLOG)
+        self._compression.feed(received)
+        if self._inflate(self._compression):
             self.notify()
 
     @property
@@ -238,12 +220,12 @@ class ImapConnection(asyncio.Protocol):
     @property
     def compressed(self) -> bool:
         """Whether it is."""
-        return self._deflater is not None
+        return self._compression is not None
 
     @property
     def _compressing(self) -> bool:
         """Whether something that was sent waits to be compressed."""
-        return self._deflater is not None and self._deflater.waiting > 0 and not self._closing
+        return self._compression is not None and self._compression.is_unsent and not self._closing
 
     async def drained(self) -> None:
         """Wait until the client has read enough. Raises `Disconnected`."""
@@ -329,10 +311,11 @@ class ImapConnection(asyncio.Protocol):
 
     def _go_on_inflating(self) -> bool:
         """Whether more of what came compressed could be read now."""
-        if self._inflater is None or not self._inflater.waiting or self._closing:
+        compression = self._compression
+        if compression is None or not compression.is_unread or self._closing:
             return False
         before = self._session.reader.buffered
-        return self._inflate() and self._session.reader.buffered > before
+        return self._inflate(compression) and self._session.reader.buffered > before
 
     # -- handling
 
@@ -420,8 +403,8 @@ class ImapConnection(asyncio.Protocol):
         if self._closing:
             return
         self._session.flush()
-        while self._compressing and self._deflater is not None:
-            self._transport.write(self._deflater.take())
+        if self._compression is not None:
+            self._compression.finish()
         self._closing = True
         self._release()
         transport = self._transport

@@ -22,12 +22,13 @@ from postroom.mailbox.reads import Columns
 from postroom.mailbox.rules import FlagMode, Flags
 from postroom.servers.imap import binary
 from postroom.servers.imap.ahead import ReadAhead
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.bounds import bounded
 from postroom.servers.imap.facts import Facts
 from postroom.servers.imap.failures import Disconnected
 from postroom.servers.imap.sections import Piece, SectionItem, UnknownEncoding, pieces, section_items
 from postroom.servers.imap.selected import Selected
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.store import GONE
 from postroom.servers.imap.vanished import tell_vanished
 

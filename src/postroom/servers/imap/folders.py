@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from postroom.base.errors import PostroomError
 from postroom.imap import Code, ProtocolNo, render
@@ -11,8 +11,9 @@ from postroom.imap import commands as c
 from postroom.imap.commands import StatusItem
 from postroom.imap.names import INBOX, SEPARATOR
 from postroom.mailbox.models import Folder, SpecialUse
-from postroom.servers.imap.boxes import OTHERS, Box, is_reserved
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.answers import Done
+from postroom.servers.imap.boxes import OTHERS, Box, Found, is_reserved
+from postroom.servers.imap.session import Session
 
 STORAGE_UNIT: Final = 1024
 """Octets in which quotas are told (RFC 9208 §5.1)."""
@@ -28,18 +29,6 @@ USES: Final = {
     SpecialUse.FLAGGED: "\\Flagged",
 }
 _BY_USE: Final = {word: use for use, word in USES.items()}
-
-
-class Found(NamedTuple):
-    """A folder and the mailbox that it is in."""
-
-    box: Box
-    folder: Folder
-
-    @property
-    def name(self) -> str:
-        """As the session calls it."""
-        return self.box.prefix + self.folder.name
 
 
 async def find(session: Session, name: str, *, missing: str = Code.NONEXISTENT, write: bool = False) -> Found:

@@ -7,8 +7,9 @@ from typing import Final
 
 from postroom.imap import BadCommand, Line, parse_done, render
 from postroom.imap import commands as c
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.failures import Disconnected, as_answer
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 RETRY: Final = 5.0
 """Seconds after which what could not be read is looked at again."""

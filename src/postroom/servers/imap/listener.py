@@ -12,7 +12,7 @@ from postroom.servers.imap.config import ImapConfig, ImapServices
 from postroom.servers.imap.connection import ConnectionContext, ImapConnection
 from postroom.servers.imap.facts import FactCache
 from postroom.servers.imap.handlers import HANDLERS
-from postroom.servers.imap.session import SharedState
+from postroom.servers.imap.shared import SharedState
 from postroom.servers.imap.values import ValueCache
 from postroom.servers.imap.views import ViewCache
 from postroom.servers.limits import ConnectionCounter, MemoryBudget

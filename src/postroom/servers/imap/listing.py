@@ -11,9 +11,10 @@ from postroom.imap import commands as c
 from postroom.imap.commands import ListReturn, ListSelection
 from postroom.imap.names import SEPARATOR, ListPattern, any_match
 from postroom.mailbox.models import Folder, SpecialUse
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.boxes import OTHERS, Box
 from postroom.servers.imap.folders import USES, note_items, write_status
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 _LEVEL: Final = ("\\Noselect", "\\HasChildren")
 """Of names above folders that are none themselves."""

@@ -11,8 +11,9 @@ from postroom.imap.metadata import ROOTS
 from postroom.mailbox.annotations import MAX_VALUE, SHARED, Entry
 from postroom.mailbox.models import FolderKey, MailboxRef
 from postroom.mailbox.rules import LimitExceeded
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.folders import find
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 _PRIVATE: Final = "/private/"
 AGENT: Final = "agent"

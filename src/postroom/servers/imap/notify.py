@@ -22,6 +22,7 @@ from postroom.imap.fetch import FetchAtt
 from postroom.mailbox.annotations import Marks
 from postroom.mailbox.models import Folder, FolderKey, MailboxRef
 from postroom.mailbox.rules import ancestors
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.boxes import Box, is_reserved
 from postroom.servers.imap.failures import Disconnected, as_answer
 from postroom.servers.imap.fetch import Fetcher, Plan
@@ -29,7 +30,7 @@ from postroom.servers.imap.folders import status_line
 from postroom.servers.imap.listing import Listed, attributes_of, folders_of, parents_of
 from postroom.servers.imap.notes import Notes, TooManyNotes
 from postroom.servers.imap.selected import Selected
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 _log = base_log.get("servers.imap")
 
@@ -118,7 +119,7 @@ class Interests:
 class Notifier:
     """What one session is to be told of, and what it was told. It costs nothing but a watch until the mailbox changes.
 
-    A `session.Notices`.
+    A `notices.Notices`.
     """
 
     __slots__ = (

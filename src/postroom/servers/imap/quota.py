@@ -8,9 +8,10 @@ from __future__ import annotations
 from postroom.imap import Code, ProtocolNo, render
 from postroom.imap import commands as c
 from postroom.imap.names import SEPARATOR
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.boxes import Box
 from postroom.servers.imap.folders import STORAGE_UNIT, find, in_units
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 
 async def get_quota(session: Session, command: c.GetQuota) -> Done:

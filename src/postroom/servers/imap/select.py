@@ -11,9 +11,10 @@ from postroom.imap import commands as c
 from postroom.imap.flags import DELETED, SEEN, SYSTEM_FLAGS
 from postroom.imap.sequence import paged
 from postroom.mailbox.expunge import MessagesInUse
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.folders import find
 from postroom.servers.imap.selected import Selected
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.vanished import tell_vanished
 from postroom.servers.imap.views import FolderGone, FolderView
 

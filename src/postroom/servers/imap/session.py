@@ -8,10 +8,8 @@ told. A handler that has to say something first writes it itself.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from postroom.accounts.models import Principal, PrincipalKind
 from postroom.base import log as base_log
@@ -36,22 +34,18 @@ from postroom.imap import (
 from postroom.imap import commands as c
 from postroom.imap.errors import NotSaved
 from postroom.imap.search import ReturnOption
-from postroom.mailbox.search import FolderSearch
-from postroom.servers.imap.binary import BinaryReader
-from postroom.servers.imap.boxes import Box, Boxes
+from postroom.servers.imap.answers import Done, InFlight, PendingAnswer
+from postroom.servers.imap.boxes import Box, Boxes, Found
 from postroom.servers.imap.capabilities import UTF8_WORDS, capabilities, options
-from postroom.servers.imap.config import ImapConfig, ImapServices
-from postroom.servers.imap.facts import FactCache
+from postroom.servers.imap.config import ImapServices
 from postroom.servers.imap.failures import Disconnected, as_answer
+from postroom.servers.imap.notices import Notices
 from postroom.servers.imap.progress import StillAtIt
 from postroom.servers.imap.selected import Selected
-from postroom.servers.imap.values import ValueCache
-from postroom.servers.imap.views import FolderGone, ViewCache
+from postroom.servers.imap.shared import SharedState
+from postroom.servers.imap.views import FolderGone
 from postroom.servers.imap.wire import Wire
 from postroom.servers.limits import is_loopback
-
-if TYPE_CHECKING:
-    from postroom.servers.imap.folders import Found
 
 _log = base_log.get("servers.imap")
 
@@ -62,82 +56,10 @@ OUTPUT_CHUNK: Final = 64 * 1024
 """Octets that gather before they are written."""
 
 
-@dataclass(slots=True)
-class SharedState:
-    """What the sessions of one listener share."""
-
-    config: ImapConfig
-    services: ImapServices
-    views: ViewCache
-    facts: FactCache
-    values: ValueCache
-    search: FolderSearch
-    binary: BinaryReader
-    tls_available: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The tagged OK of a command. With `quiet` nothing else is told before it; with `nothing` it was given already.
-
-    With `went`, something went from the selected folder: who follows it by modseq is told how far it is now (RFC 7162
-    §3.2.7).
-    """
-
-    text: str
-    code: str | None = None
-    status: Status = Status.OK
-    quiet: bool = False
-    nothing: bool = False
-    went: bool = False
-
-
-class Notices(Protocol):
-    """What NOTIFY asked for (`notify.Notifier`)."""
-
-    async def tell(self) -> bool:
-        """Tell what is due, between commands. False when nothing was. Raises `Disconnected`."""
-
-    async def tell_idle(self, *, force: bool) -> None:
-        """Tell what is due, during IDLE. Raises `Disconnected`."""
-
-    async def tell_arrived(self, selected: Selected, known: int, /) -> None:
-        """Messages beyond the UID `known` were just told of."""
-
-    def caused(self, command: c.Command, /) -> None:
-        """The client did this itself."""
-
-    def follow(self, selected: Selected, /) -> None:
-        """Another folder was selected."""
-
-    def grants_changed(self) -> None:
-        """The mailboxes of others are not what they were."""
-
-    def close(self) -> None:
-        """The session is over."""
-
-
-class PendingAnswer(Protocol):
-    """A command whose work goes on while the next ones are read (APPEND)."""
-
-    tag: bytes
-    size: int
-
-    @property
-    def ready(self) -> bool:
-        """Whether its outcome is known."""
-
-    def done(self) -> Done:
-        """Its outcome. Raises what the work raised."""
-
-
 Handler = Callable[["Session", Any], Awaitable[Done | PendingAnswer]]
 
 # During these no message may lose its number (RFC 3501 §7.4.1); their UID forms are other commands.
 _KEEPS_NUMBERS: Final = (c.Fetch, c.Store, c.Search, c.Sort, c.Thread)
-
-MAX_IN_FLIGHT: Final = 64
-MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
 
 
 class Session:
@@ -184,7 +106,7 @@ class Session:
         self.gathered = 0
         """Octets of stored messages that a command has in memory."""
         self._handlers = handlers
-        self._in_flight: deque[PendingAnswer] | None = None
+        self._in_flight: InFlight | None = None
         self._bad = 0
         self._executing: int | None = None
         self._out: list[bytes | memoryview] = []
@@ -430,7 +352,7 @@ class Session:
             self.wire.account()
             in_flight = self._in_flight
             if in_flight:
-                await self._finish_pending(in_flight, self._room_needed(event))
+                await self._finish_pending(in_flight, in_flight.room_for(event))
                 if event is None and in_flight:
                     self.flush()
                     await self.wire.wait()
@@ -447,25 +369,11 @@ class Session:
         self._executing = None
         self.flush()
 
-    def _room_needed(self, event: object) -> Callable[[], bool]:
-        """Whether `event` may be handled beside the APPENDs in flight: another APPEND may, within limits."""
-        in_flight = self._in_flight or ()
-        if event is None:
-            return lambda: True
-        if not (isinstance(event, RawCommand) and event.text[:7].upper() == b"APPEND "):
-            return lambda: not in_flight
-        return lambda: (
-            len(in_flight) < MAX_IN_FLIGHT and sum(pending.size for pending in in_flight) < MAX_IN_FLIGHT_BYTES
-        )
-
-    async def _finish_pending(self, in_flight: deque[PendingAnswer], enough: Callable[[], bool]) -> None:
+    async def _finish_pending(self, in_flight: InFlight, enough: Callable[[], bool]) -> None:
         """Answer APPENDs that are done, in their order, and wait for more of them until it is `enough`."""
         while True:
-            ready = 0
-            while ready < len(in_flight) and in_flight[ready].ready:
-                ready += 1
-            if ready:
-                await self._answer_pending([in_flight.popleft() for _ in range(ready)])
+            if ready := in_flight.take_ready():
+                await self._answer_pending(ready)
                 self.wire.account()
             if enough():
                 return
@@ -490,7 +398,7 @@ class Session:
     def held(self) -> int:
         """Octets of messages that this session has in memory: coming in, being worked on, being committed."""
         held = self.reader.held + (self._executing or 0) + self.gathered
-        return held + sum(pending.size for pending in self._in_flight) if self._in_flight else held
+        return held + self._in_flight.size if self._in_flight else held
 
     @property
     def awaits_input(self) -> bool:
@@ -539,8 +447,8 @@ class Session:
                 answer = await self._handlers[type(command)](self, command)
             if not isinstance(answer, Done):
                 if self._in_flight is None:
-                    self._in_flight = deque()
-                self._in_flight.append(answer)
+                    self._in_flight = InFlight()
+                self._in_flight.add(answer)
                 return
             if answer.nothing:
                 return
@@ -562,7 +470,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - every command is answered; the cause is in the log
             failure = as_answer(error)
             if self._in_flight:
-                await self._finish_pending(self._in_flight, lambda: not self._in_flight)
+                await self._finish_pending(self._in_flight, self._in_flight.is_over)
             if isinstance(failure, BadCommand):
                 self.write(render.failure(raw.tag, failure))
                 self.count_bad()

@@ -14,10 +14,12 @@ from typing import Any, Final
 from postroom.imap import commands as c
 from postroom.imap.sort import SortCriterion, SortKey
 from postroom.imap.turns import in_order
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.contexts import OrderedContext, SortedUid
+from postroom.servers.imap.finder import Finder
 from postroom.servers.imap.results import FULL_SCORE, write_numbers, write_results
-from postroom.servers.imap.search import Finder, Matches, begin_updates, find, may_update
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.search import Matches, begin_updates, find, may_update
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.turns import in_turns
 from postroom.servers.imap.values import NUMBERS, Kind, Value
 

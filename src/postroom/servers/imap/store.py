@@ -12,9 +12,10 @@ from postroom.imap.flags import DELETED
 from postroom.imap.sequence import paged
 from postroom.mailbox.flags import FlagResult, FlagsNow
 from postroom.mailbox.rules import FlagMode, Flags, LimitExceeded, change_flags
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.bounds import bounded, last_of
 from postroom.servers.imap.selected import Selected
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 
 _MODES: Final = {StoreMode.ADD: FlagMode.ADD, StoreMode.REMOVE: FlagMode.REMOVE, StoreMode.REPLACE: FlagMode.REPLACE}
 _CHUNK: Final = 1000

@@ -9,8 +9,10 @@ from typing import Final
 from postroom.imap import commands as c
 from postroom.imap.threads import Algorithm, Letter, ordered_subject, references, thread_lists
 from postroom.mailbox.reads import Columns
-from postroom.servers.imap.search import Finder, find
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.answers import Done
+from postroom.servers.imap.finder import Finder
+from postroom.servers.imap.search import find
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.turns import in_turns
 from postroom.servers.imap.values import Kind
 

@@ -8,9 +8,10 @@ from postroom.imap import Code, Status, render
 from postroom.imap import commands as c
 from postroom.mailbox.transfer import CopyResult
 from postroom.servers.imap.across import copy_across, move_across
+from postroom.servers.imap.answers import Done
 from postroom.servers.imap.bounds import Bounded, bounded
 from postroom.servers.imap.folders import find
-from postroom.servers.imap.session import Done, Session
+from postroom.servers.imap.session import Session
 from postroom.servers.imap.store import GONE
 
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from postroom.accounts.models import PersonSession
 from postroom.accounts.service.account import Account, Caller
 from postroom.events.catalogue import timestamp
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
@@ -123,14 +124,14 @@ class _Routes:
             query,
             lambda limit, after: self._account.app_passwords.page(person_id, limit=limit, after=after),
             lambda one: one.public_id,
-            schemas.app_password,
+            objects.app_password,
         )
 
     async def create_app_password(self, body: schemas.AppPasswordCreateRequest, call: CurrentCall) -> Response:
         made, text = await self._account.create_app_password(
             self._caller(call), body.label, body.current_password, body.totp
         )
-        return JsonAnswer(schemas.app_password(made) | {"password": text}, 201)
+        return JsonAnswer(objects.app_password(made) | {"password": text}, 201)
 
     async def revoke_app_password(self, app_password_id: fields.AppPasswordId, call: CurrentCall) -> Response:
         await self._account.revoke_app_password(self._caller(call), app_password_id)
@@ -190,7 +191,7 @@ class _Routes:
             query,
             lambda limit, after: self._account.sessions.devices(person_id, limit=limit, after=after),
             lambda one: one.public_id,
-            schemas.device,
+            objects.device,
         )
 
     async def revoke_device(self, device_id: fields.DeviceId, call: CurrentCall) -> Response:
@@ -214,6 +215,10 @@ _AGAIN: Final[Mapping[int, tuple[str, ...]]] = {
     429: ("too_many_attempts",),
 }
 _LIST: Final[Mapping[int, tuple[str, ...]]] = {400: ("invalid_request",), 410: ("cursor_expired",)}
+
+
+_CONFIRM: Final[Mapping[int, tuple[str, ...]]] = {401: ("invalid_credentials",), 429: ("too_many_attempts",)}
+_GONE: Final[Mapping[int, None]] = {204: None}
 
 
 def register(table: RouteTable, services: HttpServices) -> None:
@@ -242,7 +247,14 @@ def register(table: RouteTable, services: HttpServices) -> None:
         )
         table.add(rule, endpoint, summary=summary, answers=answers)
 
-    one, confirm = {204: None}, {401: ("invalid_credentials",), 429: ("too_many_attempts",)}
+    _register_own(add, routes)
+    _register_two_step(add, routes)
+    _register_app_passwords(add, routes)
+    _register_passkeys(add, routes)
+    _register_sessions(add, routes)
+
+
+def _register_own(add: Callable[..., None], routes: _Routes) -> None:
     add("GET", "", "getAccount", routes.get, "Who is signed in, and how", {200: schemas.AccountView})
     add(
         *("PATCH", "", "updateAccount", routes.update, "Change one's name", {200: schemas.AccountView}),
@@ -254,22 +266,25 @@ def register(table: RouteTable, services: HttpServices) -> None:
     )
     add(
         *("POST", "/password", "changePassword", routes.change_password),
-        *("Change one's password; every other session ends", one, confirm),
+        *("Change one's password; every other session ends", _GONE, _CONFIRM),
         body=True,
     )
+
+
+def _register_two_step(add: Callable[..., None], routes: _Routes) -> None:
     add("GET", "/totp", "getTotp", routes.totp, "Whether two-step verification is on", {200: schemas.TotpStatus})
     add(
         *("POST", "/totp", "enrolTotp", routes.enrol, "Begin two-step verification"),
-        *({201: schemas.TotpEnrolment}, {**confirm, 409: ("totp_enabled",)}),
+        *({201: schemas.TotpEnrolment}, {**_CONFIRM, 409: ("totp_enabled",)}),
         body=True,
     )
     add(
         *("POST", "/totp/confirm", "confirmTotp", routes.confirm, "Turn two-step verification on"),
-        *({200: schemas.RecoveryCodes}, {**confirm, 409: ("totp_enabled", "totp_not_enabled")}),
+        *({200: schemas.RecoveryCodes}, {**_CONFIRM, 409: ("totp_enabled", "totp_not_enabled")}),
         body=True,
     )
     add(
-        *("POST", "/totp/disable", "disableTotp", routes.disable, "Turn two-step verification off", one, _AGAIN),
+        *("POST", "/totp/disable", "disableTotp", routes.disable, "Turn two-step verification off", _GONE, _AGAIN),
         body=True,
     )
     add(
@@ -277,6 +292,9 @@ def register(table: RouteTable, services: HttpServices) -> None:
         *("Ten new recovery codes; the old ones stop", {200: schemas.RecoveryCodes}, _AGAIN),
         body=True,
     )
+
+
+def _register_app_passwords(add: Callable[..., None], routes: _Routes) -> None:
     add(
         *("GET", "/app-passwords", "listAppPasswords", routes.app_passwords),
         *("Application passwords, newest first", {200: schemas.AppPasswordPage}, _LIST),
@@ -284,22 +302,24 @@ def register(table: RouteTable, services: HttpServices) -> None:
     add(
         *("POST", "/app-passwords", "createAppPassword", routes.create_app_password),
         *("A password for one mail program, shown once", {201: schemas.AppPasswordCreated}),
-        {**confirm, 401: ("invalid_credentials", "totp_required"), 422: ("app_password_limit_reached",)},
+        {**_CONFIRM, 401: ("invalid_credentials", "totp_required"), 422: ("app_password_limit_reached",)},
         body=True,
     )
     add(
         *("DELETE", "/app-passwords/{app_password_id}", "revokeAppPassword", routes.revoke_app_password),
-        *("Refuse an application password from now on", one, {404: ("app_password_not_found",)}),
+        *("Refuse an application password from now on", _GONE, {404: ("app_password_not_found",)}),
     )
-    _register_passkeys(add, routes)
+
+
+def _register_sessions(add: Callable[..., None], routes: _Routes) -> None:
     add(
         *("GET", "/sessions", "listSessions", routes.sessions),
         *("Live sessions, newest first", {200: schemas.SessionPage}, _LIST),
     )
-    add("DELETE", "/sessions", "revokeOtherSessions", routes.revoke_others, "Sign out everywhere else", one)
+    add("DELETE", "/sessions", "revokeOtherSessions", routes.revoke_others, "Sign out everywhere else", _GONE)
     add(
         *("DELETE", "/sessions/{session_id}", "revokeSession", routes.revoke_session),
-        *("End a session", one, {404: ("session_not_found",)}),
+        *("End a session", _GONE, {404: ("session_not_found",)}),
     )
     add(
         *("GET", "/devices", "listDevices", routes.devices),
@@ -307,7 +327,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
     )
     add(
         *("DELETE", "/devices/{device_id}", "revokeDevice", routes.revoke_device),
-        *("Revoke a device and end its sessions", one, {404: ("device_not_found",)}),
+        *("Revoke a device and end its sessions", _GONE, {404: ("device_not_found",)}),
     )
 
 
@@ -337,5 +357,5 @@ def _register_passkeys(add: Callable[..., None], routes: _Routes) -> None:
     )
     add(
         *("DELETE", "/passkeys/{passkey_id}", "deletePasskey", routes.delete_passkey),
-        *("Remove a passkey; what it opened ends", {204: None}, missing),
+        *("Remove a passkey; what it opened ends", _GONE, missing),
     )

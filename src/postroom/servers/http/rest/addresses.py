@@ -13,7 +13,8 @@ from postroom.directory import Addresses, HostedAddress, Identity
 from postroom.events.identities import address_object, identity_object
 from postroom.servers.http import fields
 from postroom.servers.http.call import CurrentCall, actor
-from postroom.servers.http.rest import directory_schemas, schemas
+from postroom.servers.http.rest import directory_schemas
+from postroom.servers.http.rest import identity_schemas as schemas
 from postroom.servers.http.rest.account import Listing, listing
 from postroom.servers.http.rest.once import IdempotencyKey, Record, once
 from postroom.servers.http.rest.shapes import Json

@@ -15,13 +15,13 @@ from postroom.base.errors import PostroomError
 from postroom.db import Connection
 from postroom.directory import Alias, Aliases
 from postroom.events.catalogue import timestamp
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import CurrentCall, actor
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import identity_schemas as schemas
 from postroom.servers.http.rest.once import IdempotencyKey
-from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
 
@@ -53,7 +53,9 @@ class _Routes:
     ) -> Response:
         tenant, by = call.the_tenant, actor(call)
         if idempotency_key is None:
-            return JsonAnswer(alias(await self._aliases.create(tenant.id, body.address, body.target, by=by)), 201)
+            return JsonAnswer(
+                objects.alias(await self._aliases.create(tenant.id, body.address, body.target, by=by)), 201
+            )
         assert isinstance(call.request, JsonRequest)
         method, path = call.rule.method, call.request.url.path
         request = idempotency.Request(
@@ -71,7 +73,7 @@ class _Routes:
         claim = begun
 
         async def record(conn: Connection, made: Alias) -> None:
-            await idempotency.complete(conn, claim, 201, alias(made), reference=None)
+            await idempotency.complete(conn, claim, 201, objects.alias(made), reference=None)
 
         try:
             made = await self._aliases.create(tenant.id, body.address, body.target, by=by, then=record)
@@ -80,7 +82,7 @@ class _Routes:
             async with database.transaction() as conn:
                 await idempotency.abandon(conn, claim)
             raise
-        return JsonAnswer(alias(made), 201)
+        return JsonAnswer(objects.alias(made), 201)
 
     async def list(
         self, tenant_id: fields.TenantId, query: Annotated[ListAliases, Query()], call: CurrentCall
@@ -92,25 +94,14 @@ class _Routes:
         following = None
         if len(found) > len(shown):
             following = call.cursor((timestamp(shown[-1].created_at), shown[-1].public_id))
-        return page([alias(one) for one in shown], following)
+        return page([objects.alias(one) for one in shown], following)
 
     async def get(self, tenant_id: fields.TenantId, alias_id: fields.AliasId, call: CurrentCall) -> Response:
-        return JsonAnswer(alias(await self._aliases.get(call.the_tenant.id, alias_id)))
+        return JsonAnswer(objects.alias(await self._aliases.get(call.the_tenant.id, alias_id)))
 
     async def delete(self, tenant_id: fields.TenantId, alias_id: fields.AliasId, call: CurrentCall) -> Response:
         await self._aliases.delete(call.the_tenant.id, alias_id, by=actor(call))
         return Response(status_code=204)
-
-
-def alias(one: Alias) -> Json:
-    return {
-        "id": one.public_id,
-        "tenant_id": one.tenant_public_id,
-        "address": one.address,
-        "domain_id": one.domain_public_id,
-        "target": one.target,
-        "created_at": timestamp(one.created_at),
-    }
 
 
 _COMMON: Final[dict[str, Any]] = {

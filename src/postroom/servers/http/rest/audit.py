@@ -10,11 +10,12 @@ from starlette.responses import Response
 from postroom.accounts.audit import AuditLog, Filter
 from postroom.accounts.permissions import Permission
 from postroom.events.catalogue import timestamp
+from postroom.servers import objects
 from postroom.servers.http.answers import page
 from postroom.servers.http.call import CurrentCall, moment_and_id
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest import directory_schemas
-from postroom.servers.http.rest.directory_schemas import AuditEventsQuery, audit_event
+from postroom.servers.http.rest.directory_schemas import AuditEventsQuery
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
 
@@ -40,7 +41,7 @@ class _Routes:
         following = None
         if len(found) > len(shown):
             following = call.cursor((timestamp(shown[-1].created_at), shown[-1].public_id), **filters)
-        return page([audit_event(one) for one in shown], following)
+        return page([objects.audit_event(one) for one in shown], following)
 
 
 def register(table: RouteTable, services: HttpServices) -> None:

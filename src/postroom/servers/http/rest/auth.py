@@ -95,47 +95,50 @@ def printable(text: str | None) -> str | None:
     return None if text is None else "".join(char for char in text if char.isprintable())
 
 
+_ERRORS: Final[Mapping[int, tuple[str, ...]]] = {
+    401: ("invalid_credentials", "totp_required"),
+    429: ("too_many_attempts", "rate_limited"),
+    503: ("unavailable",),
+}
+
+
+def _public(path: str, operation: str, *, body: bool = True, errors: Mapping[int, tuple[str, ...]] = _ERRORS) -> Rule:
+    """The rule of an operation for who is not signed in yet."""
+    return Rule(
+        "POST",
+        path,
+        operation,
+        tag="Sign-in",
+        reach=Reach.PUBLIC,
+        permissions=frozenset(),
+        levels=frozenset(),
+        bucket=Bucket.NONE,
+        idempotency=Idempotency.NONE,
+        body=body,
+        while_read_only=True,
+        errors=errors,
+    )
+
+
 def register(table: RouteTable, services: HttpServices) -> None:
     """Register the operations, if people have sessions here."""
     if services.account is None:
         return
     routes = _Routes(services, services.account)
-    errors = {
-        401: ("invalid_credentials", "totp_required"),
-        429: ("too_many_attempts", "rate_limited"),
-        503: ("unavailable",),
-    }
-
-    def public(path: str, operation: str, *, body: bool = True, errors: Mapping[int, tuple[str, ...]] = errors) -> Rule:
-        return Rule(
-            "POST",
-            path,
-            operation,
-            tag="Sign-in",
-            reach=Reach.PUBLIC,
-            permissions=frozenset(),
-            levels=frozenset(),
-            bucket=Bucket.NONE,
-            idempotency=Idempotency.NONE,
-            body=body,
-            while_read_only=True,
-            errors=errors,
-        )
-
     table.add(
-        public(PATH, "createSession"),
+        _public(PATH, "createSession"),
         routes.sign_in,
         summary="Sign in with a password, and a code where two-step verification is on",
         answers={201: schemas.SignedIn},
     )
     table.add(
-        public("/v1/auth/recover", "recoverSession"),
+        _public("/v1/auth/recover", "recoverSession"),
         routes.recover,
         summary="Sign in with a password and a recovery code",
         answers={201: schemas.SignedIn},
     )
     table.add(
-        public(
+        _public(
             f"{PASSKEYS}/options",
             "getPasskeyRequestOptions",
             body=False,
@@ -146,7 +149,7 @@ def register(table: RouteTable, services: HttpServices) -> None:
         answers={200: passkey_schemas.PasskeyRequestOptions},
     )
     table.add(
-        public(PASSKEYS, "createPasskeySession", errors={**errors, 401: ("invalid_credentials",)}),
+        _public(PASSKEYS, "createPasskeySession", errors={**_ERRORS, 401: ("invalid_credentials",)}),
         routes.by_passkey,
         summary="Sign in with a passkey, which counts as both steps",
         answers={201: schemas.SignedIn},

@@ -14,13 +14,14 @@ from postroom.accounts.permissions import Level, Permission
 from postroom.db import Connection
 from postroom.events.catalogue import timestamp
 from postroom.outbound.dead_letters import DeadLetter, DeadLetters, DeadQueue, State
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import page
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey, Place, Record, once
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
 
@@ -71,7 +72,7 @@ class _Routes:
         shown, following = found[: query.limit], None
         if len(found) > len(shown):
             following = call.cursor((timestamp(shown[-1].first_seen_at), shown[-1].public_id), **filters)
-        return page([item(one) for one in shown], following)
+        return page([objects.dead_letter(one) for one in shown], following)
 
     async def redrive(
         self, dlq_id: fields.DlqItemId, call: CurrentCall, idempotency_key: IdempotencyKey = None
@@ -80,24 +81,11 @@ class _Routes:
 
         async def work(record: Record) -> tuple[int, Json]:
             async def then(conn: Connection, done: DeadLetter) -> None:
-                await record(conn, item(done))
+                await record(conn, objects.dead_letter(done))
 
-            return 200, item(await self._dead.redrive(dlq_id, by=by, then=then))
+            return 200, objects.dead_letter(await self._dead.redrive(dlq_id, by=by, then=then))
 
         return await once(call, idempotency_key, work, status=200, place=Place(DEPLOYMENT))
-
-
-def item(one: DeadLetter) -> Json:
-    """A DlqItem; never what the work is about."""
-    return {
-        "id": one.public_id,
-        "queue": one.queue.value,
-        "kind": one.kind,
-        "tenant_id": one.tenant_public_id,
-        "first_seen_at": timestamp(one.first_seen_at),
-        "redriven_at": moment(one.redriven_at),
-        "redrive_count": one.redrive_count,
-    }
 
 
 _COMMON: Final[dict[str, Any]] = {

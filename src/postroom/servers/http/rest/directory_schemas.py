@@ -7,16 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, StrictStr, StringConstraints
 
-from postroom.accounts.audit import Event
 from postroom.directory import ListDirection, ListKind
-from postroom.directory import ListEntry as Entry
 from postroom.directory.lists import MAX_NOTE
 from postroom.directory.rules import DEFAULT_RETIRE_DAYS, MAX_RETIRE_DAYS
-from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer
-from postroom.servers.http.rest.schemas import Address, Count
-from postroom.servers.http.rest.shapes import Json
+from postroom.servers.http.rest.identity_schemas import Address
+from postroom.servers.http.rest.schemas import Count
 
 Days = Annotated[StrictInt, Field(ge=0, le=MAX_RETIRE_DAYS)]
 ErasureId = Annotated[str, fields.id_pattern("era_")]
@@ -134,28 +131,3 @@ class AuditEvent(Answer):
 class AuditEventPage(Answer):
     data: list[AuditEvent]
     next_cursor: str | None
-
-
-def list_entry(one: Entry) -> Json:
-    return {
-        "direction": one.direction.value,
-        "kind": one.kind.value,
-        "entry": one.entry,
-        "note": one.note,
-        "created_at": timestamp(one.created_at),
-    }
-
-
-def audit_event(one: Event) -> Json:
-    return {
-        "id": one.public_id,
-        "tenant_id": one.tenant_id,
-        "actor_key_id": one.actor_key,
-        "actor_user_id": one.actor_person,
-        "action": one.action,
-        "target_type": one.target_type,
-        "target_id": one.target_id,
-        "details": dict(one.details),
-        "request_id": one.request_id,
-        "created_at": timestamp(one.created_at),
-    }

@@ -22,11 +22,13 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall, actor, moment_and_id
 from postroom.servers.http.fields import NotNull
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import directory_schemas, schemas
+from postroom.servers.http.rest import directory_schemas
+from postroom.servers.http.rest import identity_schemas as schemas
 from postroom.servers.http.rest.once import IdempotencyKey, Record, once
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 from postroom.smtp.address import AddressSyntaxError, domain_to_ascii
 
 NonEmpty = Annotated[StrictStr, StringConstraints(min_length=1, max_length=fields.MAX_TEXT), fields.Storable]

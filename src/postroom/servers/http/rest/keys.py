@@ -21,11 +21,12 @@ from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import NotNull
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import key_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey, Place, Record, once
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 
 KEYS: Final = "/v1/keys"
 KEY: Final = "/v1/keys/{key_id}"
@@ -197,6 +198,10 @@ def register(table: RouteTable, services: HttpServices) -> None:
         summary="Keys that the key may manage, newest first",
         answers={200: schemas.ApiKeyPage},
     )
+    _register_one(table, routes)
+
+
+def _register_one(table: RouteTable, routes: _Routes) -> None:
     errors = {403: (_EXCEEDED,), 404: ("key_not_found",)}
     table.add(
         Rule("GET", KEY, "getKey", idempotency=Idempotency.NONE, errors=errors, **_ONE),

@@ -9,12 +9,13 @@ from starlette.responses import Response
 
 from postroom.accounts.permissions import Permission
 from postroom.directory import ListDirection, ListKind, Lists
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall, actor
 from postroom.servers.http.rest import directory_schemas
 from postroom.servers.http.rest.account import Listing, listing
-from postroom.servers.http.rest.directory_schemas import EntryInPath, list_entry
+from postroom.servers.http.rest.directory_schemas import EntryInPath
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
 
@@ -39,7 +40,7 @@ class _Routes:
             query,
             lambda limit, after: self._lists.page(tenant.id, direction, kind, limit=limit, after=after),
             lambda one: one.entry,
-            list_entry,
+            objects.list_entry,
         )
 
     async def get(
@@ -50,7 +51,7 @@ class _Routes:
         entry: EntryInPath,
         call: CurrentCall,
     ) -> Response:
-        return JsonAnswer(list_entry(await self._lists.get(call.the_tenant.id, direction, kind, entry)))
+        return JsonAnswer(objects.list_entry(await self._lists.get(call.the_tenant.id, direction, kind, entry)))
 
     async def put(
         self,
@@ -62,7 +63,7 @@ class _Routes:
         body: Note = directory_schemas.ListEntryPutRequest(),  # noqa: B008 - frozen, and what FastAPI asks for
     ) -> Response:
         made = await self._lists.put(call.the_tenant.id, direction, kind, entry, body.note, by=actor(call))
-        return JsonAnswer(list_entry(made))
+        return JsonAnswer(objects.list_entry(made))
 
     async def delete(
         self,

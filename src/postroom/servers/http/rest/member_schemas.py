@@ -16,7 +16,8 @@ from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.people_schemas import DisplayName, Secret
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
+from postroom.servers.objects import moment
 
 MemberRoleName = Literal["owner", "admin", "member", "viewer"]
 InvitationRoleName = Literal["admin", "member", "viewer"]

@@ -21,7 +21,7 @@ from postroom.servers.http.call import Call, CurrentCall
 from postroom.servers.http.cursors import Position
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.fields import NotNull
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import message_schemas as schemas
 from postroom.servers.http.rest.texts import IncludeName, Texts, columns
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule

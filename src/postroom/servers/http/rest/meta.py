@@ -14,10 +14,11 @@ from postroom.base.errors import PostroomError
 from postroom.servers.http import openapi
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
-from postroom.servers.http.rest.schemas import Health, Me, Readiness
-from postroom.servers.http.rest.shapes import moment
+from postroom.servers.http.rest.key_schemas import Me
+from postroom.servers.http.rest.schemas import Health, Readiness
 from postroom.servers.http.services import HttpServices, Probe
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 
 log = base_log.get("servers.http")
 

@@ -17,7 +17,8 @@ from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.people_schemas import Code, DeviceBody, Secret, SessionKindName, ShortText
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
+from postroom.servers.objects import moment
 
 
 def _octets(text: str) -> str:

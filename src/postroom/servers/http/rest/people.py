@@ -22,6 +22,7 @@ from postroom.accounts.service.people import People, Place
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
 from postroom.directory import Identity, IdentityKind, NewIdentity
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import Call, CurrentCall
@@ -113,7 +114,7 @@ class _Routes:
             query,
             lambda limit, after: self._people.grant_page(tenant.id, person.id, limit=limit, after=after),
             lambda one: one.identity_public_id,
-            schemas.grant,
+            objects.grant,
         )
 
     async def put_grant(
@@ -152,7 +153,7 @@ class _Routes:
             query,
             lambda limit, after: self._account.app_passwords.page(person.id, limit=limit, after=after),
             lambda one: one.public_id,
-            schemas.app_password,
+            objects.app_password,
         )
 
     async def revoke_app_password(
@@ -199,6 +200,7 @@ _READ: Final = frozenset({Permission.MEMBERS_READ})
 _MANAGE: Final = frozenset({Permission.MEMBERS_MANAGE})
 _MISSING: Final = ("tenant_not_found", "person_not_found")
 _LIST: Final[Mapping[int, tuple[str, ...]]] = {400: ("invalid_request",), 404: _MISSING, 410: ("cursor_expired",)}
+_GONE: Final[Mapping[int, None]] = {204: None}
 _RESET: Final[Mapping[int, tuple[str, ...]]] = {404: _MISSING, 409: ("owner_required",)}
 
 
@@ -228,7 +230,12 @@ def register(table: RouteTable, services: HttpServices) -> None:
         )
         table.add(rule, endpoint, summary=summary, answers=answers)
 
-    gone = {204: None}
+    _register_people(add, routes)
+    _register_rights(add, routes)
+    _register_credentials(add, routes)
+
+
+def _register_people(add: Callable[..., None], routes: _Routes) -> None:
     add("GET", PATH, "listPeople", routes.list, "People of a tenant, newest first", {200: schemas.PersonPage}, _LIST)
     add(
         *("POST", PATH, "createPerson", routes.create, "Make a person, with a mailbox of their own or as a member"),
@@ -250,19 +257,25 @@ def register(table: RouteTable, services: HttpServices) -> None:
         *("PATCH", ONE, "updatePerson", routes.update, "Rename, enable, disable, or give a new password"),
         *({200: schemas.Person}, _RESET),
     )
-    add("DELETE", ONE, "removePerson", routes.delete, "Take a person from the tenant; mail stays", gone, _RESET)
+    add("DELETE", ONE, "removePerson", routes.delete, "Take a person from the tenant; mail stays", _GONE, _RESET)
+
+
+def _register_rights(add: Callable[..., None], routes: _Routes) -> None:
     add(
         *("GET", f"{ONE}/grants", "listGrants", routes.grants, "Mailboxes that a person may open, newest first"),
         *({200: schemas.GrantPage}, _LIST),
     )
     add(
         *("PUT", f"{ONE}/grants/{{identity_id}}", "putGrant", routes.put_grant, "Let a person open a mailbox"),
-        *(gone, {404: (*_MISSING, "identity_not_found")}),
+        *(_GONE, {404: (*_MISSING, "identity_not_found")}),
     )
     add(
         *("DELETE", f"{ONE}/grants/{{identity_id}}", "removeGrant", routes.remove_grant),
-        *("Let a person open a mailbox no more", gone, {404: (*_MISSING, "grant_not_found")}),
+        *("Let a person open a mailbox no more", _GONE, {404: (*_MISSING, "grant_not_found")}),
     )
+
+
+def _register_credentials(add: Callable[..., None], routes: _Routes) -> None:
     add(
         *("GET", f"{ONE}/totp", "getPersonTotp", routes.totp, "Whether a person has two-step verification"),
         *({200: schemas.TotpStatus}, {404: _MISSING}),
@@ -274,10 +287,10 @@ def register(table: RouteTable, services: HttpServices) -> None:
     )
     add(
         *("DELETE", f"{ONE}/app-passwords/{{app_password_id}}", "revokePersonAppPassword"),
-        *(routes.revoke_app_password, "Refuse an application password from now on", gone),
+        *(routes.revoke_app_password, "Refuse an application password from now on", _GONE),
         {404: (*_MISSING, "app_password_not_found"), 409: ("owner_required",)},
     )
     add(
         *("DELETE", f"{ONE}/sessions", "revokePersonSessions", routes.revoke_sessions),
-        *("Sign a person out everywhere", gone, _RESET),
+        *("Sign a person out everywhere", _GONE, _RESET),
     )

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictStr, StringConstraints, model_validator
 
-from postroom.accounts.models import (
-    AppPassword as AppPasswordModel,
-)
-from postroom.accounts.models import (
-    Device as DeviceModel,
-)
-from postroom.accounts.models import (
-    Grant as GrantModel,
-)
 from postroom.accounts.models import (
     Person as PersonModel,
 )
@@ -28,7 +19,7 @@ from postroom.accounts.store.reach import MailboxOf
 from postroom.events.catalogue import timestamp
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 
 Secret = Annotated[StrictStr, StringConstraints(max_length=2 * MAX_LENGTH)]
 """Longer than any password may be, so that the rule's own words are told."""
@@ -318,36 +309,4 @@ def mailbox(one: MailboxOf) -> Json:
         "display_name": one.display_name,
         "kind": one.kind,
         "role": one.role.value,
-    }
-
-
-def app_password(one: AppPasswordModel) -> dict[str, Any]:
-    return {
-        "id": one.public_id,
-        "label": one.label,
-        "created_at": timestamp(one.created_at),
-        "last_used_at": moment(one.last_used_at),
-        "revoked_at": moment(one.revoked_at),
-    }
-
-
-def device(one: DeviceModel) -> Json:
-    return {
-        "id": one.public_id,
-        "device_uid": one.device_uid,
-        "name": one.name,
-        "platform": one.platform,
-        "client_version": one.client_version,
-        "last_seen_at": timestamp(one.last_seen_at),
-        "created_at": timestamp(one.created_at),
-        "revoked_at": moment(one.revoked_at),
-    }
-
-
-def grant(one: GrantModel) -> Json:
-    return {
-        "identity_id": one.identity_public_id,
-        "person_id": one.person_public_id,
-        "role": one.role.value,
-        "created_at": timestamp(one.created_at),
     }

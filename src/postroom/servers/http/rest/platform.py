@@ -15,15 +15,17 @@ from postroom.directory import sending_controls
 from postroom.directory.sending_controls import SendingControls, SwitchState
 from postroom.directory.standing import Capacity, DeploymentStanding, KeySlots, Platform
 from postroom.events.catalogue import timestamp
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey, Place, Record, once
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 
 SwitchName = Literal["read_only", "free_sending", "emergency_prune"]
 OnOff = Literal["on", "off"]
@@ -123,26 +125,15 @@ class _Routes:
 
         async def work(record: Record) -> tuple[int, Json]:
             async def then(conn: Connection, done: SwitchState) -> None:
-                await record(conn, switch(done))
+                await record(conn, objects.switch(done))
 
             name = sending_controls.Switch(body.name)
             done = await self._controls.switch(name, on=body.state == "on", reason=body.reason, by=by, then=then)
             if call.services.switches is not None:
                 call.services.switches.forget()  # here at once, and elsewhere with the hint
-            return 200, switch(done)
+            return 200, objects.switch(done)
 
         return await once(call, idempotency_key, work, status=200, place=Place(DEPLOYMENT))
-
-
-def switch(one: SwitchState) -> Json:
-    """A Switch that somebody turned."""
-    return {
-        "name": one.name.value,
-        "state": _word(one.on),
-        "set_by": one.set_by,
-        "reason": one.reason,
-        "set_at": moment(one.set_at),
-    }
 
 
 def status(one: DeploymentStanding) -> Json:

@@ -5,8 +5,6 @@ section E; mail-server C1, C2, C3). Addresses and the receivers' replies, never 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -19,17 +17,19 @@ from postroom.accounts.permissions import Level, Permission
 from postroom.base.errors import PostroomError
 from postroom.events.catalogue import timestamp
 from postroom.outbound.models import QueueState
-from postroom.outbound.queue import BYTES_GONE, NOT_FOUND, AttemptLog, MailQueue, QueueItem, QueueStatistics
+from postroom.outbound.queue import BYTES_GONE, NOT_FOUND, MailQueue, QueueItem
 from postroom.outbound.rules import Action
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall, actor
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import queue_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 
 MISSING: Final = "message_not_found"
 REFUSED: Final = "not_cancelable"
@@ -87,7 +87,7 @@ class _Routes:
         return page([delivery(one) for one in shown], following)
 
     async def stats(self, call: CurrentCall) -> Response:
-        return JsonAnswer(statistics(await self._queue.statistics()))
+        return JsonAnswer(objects.queue_statistics(await self._queue.statistics()))
 
     async def get(self, queue_id: QueueId, call: CurrentCall) -> Response:
         return await self._answer(_parsed(queue_id))
@@ -151,7 +151,9 @@ class _Routes:
         if found is None:
             raise _missing()
         item, attempts = found
-        return JsonAnswer(delivery(item) | {"attempts": _attempts(attempts)}, headers=headers)
+        return JsonAnswer(
+            delivery(item) | {"attempts": [objects.queue_attempt(one) for one in attempts]}, headers=headers
+        )
 
 
 def delivery(item: QueueItem) -> Json:
@@ -174,42 +176,11 @@ def delivery(item: QueueItem) -> Json:
         "enhanced_code": item.enhanced_code,
         "smtp_response": item.smtp_response,
         "remote_mx": item.remote_mx,
-        "next_attempt_at": _time(item.next_attempt_at),
-        "last_attempt_at": _time(item.last_attempt_at),
+        "next_attempt_at": moment(item.next_attempt_at),
+        "last_attempt_at": moment(item.last_attempt_at),
         "created_at": timestamp(item.created_at),
         "updated_at": timestamp(item.updated_at),
     }
-
-
-def statistics(one: QueueStatistics) -> Json:
-    """The figures of mail-server C9."""
-    return {
-        **{state.value: count for state, count in one.counts.items()},
-        "bounce_pending": one.bounce_pending,
-        "bounce_processing": one.bounce_processing,
-        "received_today": one.received_today,
-        "sent_today": one.sent_today,
-        "next_due_at": _time(one.next_due_at),
-    }
-
-
-def _attempts(attempts: Sequence[AttemptLog]) -> list[Json]:
-    return [
-        {
-            "attempt": one.attempt,
-            "remote_mx": one.remote_mx,
-            "status_code": one.status_code,
-            "status_text": one.status_text,
-            "error": one.error,
-            "duration_ms": one.duration_ms,
-            "created_at": timestamp(one.created_at),
-        }
-        for one in attempts
-    ]
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else timestamp(at)
 
 
 def _missing() -> PostroomError:

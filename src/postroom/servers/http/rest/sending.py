@@ -25,7 +25,7 @@ from postroom.servers.http.bodies import JsonRequest
 from postroom.servers.http.call import Call, CurrentCall, actor
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.fields import NotNull
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import message_schemas as schemas
 from postroom.servers.http.rest.messages import check_visible
 from postroom.servers.http.rest.once import IdempotencyKey
 from postroom.servers.http.rest.texts import Texts

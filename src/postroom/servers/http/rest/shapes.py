@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final, get_args
 
 from postroom.events.catalogue import ENCRYPTED, timestamp, trust
 from postroom.mailbox.models import Direction, Mailpoint, RefInfo
 from postroom.mailbox.queries import AttachmentView, MessageView, PlaceView, ThreadView
 from postroom.outbound.models import Delivery, OutboundState, RecipientField, Status
-from postroom.servers.http.rest.schemas import DeliveryPolicy, MessageFlag
+from postroom.servers.http.rest.message_schemas import DeliveryPolicy, MessageFlag
+from postroom.servers.objects import moment
 
 Json = dict[str, Any]
 
@@ -168,10 +168,6 @@ def thread(view: ThreadView) -> Json:
 def points(mailpoints: tuple[Mailpoint, ...]) -> list[Json]:
     """The mailboxes that have an address; a group or a name alone has none to show."""
     return [{"address": point.address, "name": point.name} for point in mailpoints if point.address]
-
-
-def moment(value: datetime | None) -> str | None:
-    return None if value is None else timestamp(value)
 
 
 def _point(point: Mailpoint) -> Json:

@@ -13,14 +13,13 @@ from postroom.accounts.permissions import Level, Permission
 from postroom.accounts.signing_keys import Purpose, Rotation, SigningKeys, noted
 from postroom.base.errors import PostroomError
 from postroom.db import Connection
-from postroom.events.catalogue import timestamp
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall, actor
 from postroom.servers.http.failures import invalid
-from postroom.servers.http.rest import schemas
+from postroom.servers.http.rest import key_schemas as schemas
 from postroom.servers.http.rest.once import DEPLOYMENT, IdempotencyKey
-from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
 
@@ -54,7 +53,9 @@ class _Routes:
         wanted, revoke = Purpose(purpose), query.revoke_previous
         note = noted(self._services.ids, self._services.clock, actor(call))
         if idempotency_key is None:
-            return JsonAnswer(rotation(await self._keys.rotate(wanted, revoke_previous=revoke, also=note)))
+            return JsonAnswer(
+                objects.signing_key_rotation(await self._keys.rotate(wanted, revoke_previous=revoke, also=note))
+            )
         method, path = call.rule.method, call.request.url.path
         request = idempotency.Request(
             slot=idempotency.Slot(DEPLOYMENT, call.principal.public_id, idempotency.check_key(idempotency_key)),
@@ -71,7 +72,7 @@ class _Routes:
         async def record(conn: Connection, done: Rotation) -> None:
             await note(conn, done)
             # With the rotation: whoever comes again after a crash rotates once.
-            await idempotency.complete(conn, claim, 200, rotation(done), reference=None)
+            await idempotency.complete(conn, claim, 200, objects.signing_key_rotation(done), reference=None)
 
         try:
             done = await self._keys.rotate(wanted, revoke_previous=revoke, also=record)
@@ -79,17 +80,7 @@ class _Routes:
             async with self._services.database.transaction() as conn:
                 await idempotency.abandon(conn, claim)
             raise
-        return JsonAnswer(rotation(done))
-
-
-def rotation(done: Rotation) -> Json:
-    """A SigningKeyRotation; never the secret."""
-    return {
-        "purpose": done.purpose.value,
-        "kid": done.key.kid,
-        "created_at": timestamp(done.key.created_at),
-        "previous": {"kid": done.previous, "verify_until": timestamp(done.verify_until), "revoked": done.revoked},
-    }
+        return JsonAnswer(objects.signing_key_rotation(done))
 
 
 def register(table: RouteTable, services: HttpServices) -> None:

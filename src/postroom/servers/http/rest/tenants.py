@@ -34,9 +34,10 @@ from postroom.servers.http.exchange import exchange_of
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.rest import tenant_schemas as schemas
 from postroom.servers.http.rest.once import IdempotencyKey, Place, Record, once
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import NOT_IDENTITY, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.objects import moment
 
 
 class ListTenants(fields.Query):

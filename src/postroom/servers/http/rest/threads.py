@@ -16,7 +16,8 @@ from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.fields import NotNull
-from postroom.servers.http.rest import schemas, shapes
+from postroom.servers.http.rest import message_schemas as schemas
+from postroom.servers.http.rest import shapes
 from postroom.servers.http.rest.messages import (
     IncludeList,
     LabelChanges,

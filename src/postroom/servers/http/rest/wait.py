@@ -23,7 +23,8 @@ from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import CurrentCall
 from postroom.servers.http.failures import invalid
 from postroom.servers.http.guard import Guard
-from postroom.servers.http.rest import schemas, shapes
+from postroom.servers.http.rest import message_schemas as schemas
+from postroom.servers.http.rest import shapes
 from postroom.servers.http.rest.messages import reading_rule
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable, Rule

@@ -12,7 +12,8 @@ from postroom.events.webhooks.models import Attempt, Endpoint
 from postroom.events.webhooks.types import EventType
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
-from postroom.servers.http.rest.shapes import Json, moment
+from postroom.servers.http.rest.shapes import Json
+from postroom.servers.objects import moment
 
 Url = Annotated[
     StrictStr, StringConstraints(pattern="^https://"), fields.Storable, Field(json_schema_extra={"format": "uri"})
