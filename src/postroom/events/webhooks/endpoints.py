@@ -25,12 +25,12 @@ from postroom.base.sealed_columns import WEBHOOK_PREVIOUS, WEBHOOK_SECRET
 from postroom.base.sealing import Keyring, UnsealError
 from postroom.db.pool import Connection, Database
 from postroom.events.catalogue import envelope
+from postroom.events.registry import TEST
 from postroom.events.webhooks import attempts, signing, store
 from postroom.events.webhooks.models import Answered, Attempt, AttemptStatus, DisabledReason, Endpoint
 from postroom.events.webhooks.rules import needed
 from postroom.events.webhooks.sending import Sender
 from postroom.events.webhooks.store import Owner, Sealed
-from postroom.events.webhooks.types import TEST
 from postroom.net.guard import Refusal
 from postroom.net.guarded_http import Code, GuardedClient
 
