@@ -35,7 +35,7 @@ from postroom.directory.sending_controls import Switch
 from postroom.directory.standing import KeySlots, Platform, slots_of
 from postroom.events.feed import Feed
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
-from postroom.events.prune import prune_events
+from postroom.events.retention import Retention
 from postroom.events.webhooks import backlog
 from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
 from postroom.events.webhooks.service import Webhooks
@@ -100,11 +100,7 @@ LEAST_CONNECTIONS_PER_IP: Final = 4
 METRICS_CONNECTIONS: Final = 16
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
-"""How long the change log and events are kept."""
-LONGEST_KEPT: Final = timedelta(days=365)
-"""How long attempts of webhooks are kept at most: it is their tenant's to say."""
-KEPT_IN_EMERGENCY: Final = timedelta(days=7)
-"""How long events are, while `emergency_prune` is on (J30)."""
+"""How long the change log is kept."""
 
 
 Work = Callable[[], Coroutine[None, None, None]]
@@ -537,6 +533,7 @@ class Node:
     def _periodic(self) -> list[Periodic]:
         core = self.core
         blobs = BlobSweep(core.database, core.blobs, core.clock, STORED)
+        retention = Retention(core.database, core.clock, core.policies.stance)
         invitations = invitation_mail_of(core, self.mail_out.outlet, self.parser)
 
         async def statistics() -> None:
@@ -547,12 +544,7 @@ class Node:
             await prune_changes(core.database, core.clock.now() - KEPT)
 
         async def events() -> None:
-            is_scarce = await core.switches.is_on(Switch.EMERGENCY_PRUNE)
-            await prune_events(core.database, core.clock.now() - (KEPT_IN_EMERGENCY if is_scarce else KEPT))
-
-        async def deliveries() -> None:
-            is_scarce = await core.switches.is_on(Switch.EMERGENCY_PRUNE)
-            await self.webhooks.upkeep.prune(KEPT_IN_EMERGENCY if is_scarce else LONGEST_KEPT)
+            await retention.run(is_scarce=await core.switches.is_on(Switch.EMERGENCY_PRUNE))
 
         async def verifications() -> None:
             await prune_verifications(core.database, core.clock.now())
@@ -599,8 +591,7 @@ class Node:
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
-            Periodic("prune_events", timedelta(minutes=10), events),
-            Periodic("prune_webhook_deliveries", timedelta(minutes=10), deliveries),
+            Periodic("prune_events", timedelta(minutes=1), events),
             Periodic("resume_webhooks", timedelta(minutes=1), self.webhooks.upkeep.resume),
             Periodic("prune_verifications", timedelta(minutes=10), verifications),
             Periodic("prune_sends", timedelta(minutes=10), sends),
