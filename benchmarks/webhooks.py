@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import uvloop
 
 from benchmarks.common import Row, row, work_directory
+from postroom.accounts.policy_rules import Stance
 from postroom.base.clock import SystemClock
 from postroom.base.ids import IdGenerator
 from postroom.base.sealed_columns import WEBHOOK_SECRET
@@ -79,7 +80,7 @@ async def _measure(db: Database, endpoints: int, events: int) -> list[Row]:
     webhooks = Webhooks(
         *(db, ids, _CLOCK, ring, cast(GuardedClient, receivers)),
         hash_key=b"h" * 32,
-        events_days=30,
+        stance=Stance(),
         hint=lambda key: None,
     )
     listener.add(CHANNEL, webhooks.happened)

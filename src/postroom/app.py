@@ -17,7 +17,6 @@ from typing import Final
 from postroom.accounts.audit import AuditLog
 from postroom.accounts.passkeys import RelyingParty
 from postroom.accounts.passwords import Passwords
-from postroom.accounts.policy import StoredPolicy
 from postroom.accounts.policy_rules import Stance, stance_of
 from postroom.accounts.scram import ScramKeys
 from postroom.accounts.service.app_passwords import AppPasswords
@@ -294,7 +293,7 @@ def webhooks_of(core: Core, client: GuardedClient, *, observe: Observe = unobser
     return Webhooks(
         *(core.database, core.ids, core.clock, core.keyring, client),
         hash_key=core.secrets.hash_key,
-        events_days=core.policies.stance.effective(StoredPolicy()).retention_events_days,
+        stance=core.policies.stance,
         hint=partial(core.notifier.hint, WEBHOOK_CHANNEL),
         observe=observe,
     )

@@ -12,6 +12,7 @@ from postroom.accounts.audit import HOST
 from postroom.accounts.models import NewTenant, Principal, PrincipalKind
 from postroom.accounts.partners import NewPartner, PartnerChanges, PartnerStatus
 from postroom.accounts.permissions import MAY_HOLD, Level, Permission
+from postroom.accounts.policy_rules import Stance
 from postroom.accounts.service.partners import Partners
 from postroom.accounts.service.tenants import Tenants
 from postroom.base.clock import ManualClock
@@ -96,7 +97,7 @@ class Room:
     def __post_init__(self) -> None:
         client = cast(GuardedClient, self.receivers)
         self.endpoints = Endpoints(self.db, self.ids, self.clock, self.keyring, client)
-        self.replays = Replays(self.db, self.ids, self.clock)
+        self.replays = Replays(self.db, self.ids, self.clock, stance=Stance())
         self.dispatcher = self.another_dispatcher()
         self.upkeep = Upkeep(self.db, self.clock, self.ids)
         self.partners = Partners(self.db, self.ids, self.clock)

@@ -11,7 +11,7 @@ import pytest
 
 from postroom.accounts.permissions import Permission
 from postroom.directory.models import Fact
-from postroom.events.registry import PUBLIC, REGISTRY, seen_by
+from postroom.events.registry import NEVER_FANNED_OUT, PUBLIC, REGISTRY, EventType, seen_by
 from tests.events.checking import check_payload
 
 CONTRACT: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "contract.json").read_text())
@@ -92,3 +92,9 @@ def test_what_is_not_in_a_schema_is_refused() -> None:
         check_payload(json.dumps(told).encode())
     with pytest.raises(AssertionError, match=r"message\.read"):
         check_payload(json.dumps(told | {"type": "message.read"}).encode())
+
+
+@pytest.mark.covers("FR-WH-1")
+def test_what_happens_is_what_can_be_asked_for() -> None:
+    assert set(PUBLIC) <= set(EventType)
+    assert {one for one in REGISTRY if one not in PUBLIC or one == "webhook.test"} == NEVER_FANNED_OUT

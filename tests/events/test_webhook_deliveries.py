@@ -377,27 +377,6 @@ async def test_a_changed_url_gets_nothing_before_its_test(room: Room) -> None:
     assert [row["error"] for row in await room.attempts(one)] == ["endpoint_disabled"]
 
 
-async def test_attempts_are_kept_as_long_as_events(room: Room) -> None:
-    short, long = await room.tenant("short"), await room.tenant("long")
-    await room.value(
-        """UPDATE tenants SET policy_json = '{"retention": {"events_days": 3}}' WHERE id = $1 RETURNING 1""", short
-    )
-    one = await room.hook()
-    for tenant in (short, long, None):
-        await room.event(tenant)
-    await room.told()
-
-    async def left(days: int, most: timedelta = timedelta(days=365)) -> list[Any]:
-        room.clock.advance(days * 86400)
-        await room.upkeep.prune(most)
-        return [row["tenant_id"] for row in await room.attempts(one)]
-
-    assert await left(2) == [short, long, None]
-    assert await left(2) == [long, None]
-    assert await left(5, timedelta(days=30)) == [long, None]
-    assert await left(0, timedelta(days=7)) == []
-
-
 def _new(url: str = "https://hooks.example.com/") -> NewEndpoint:
     return NewEndpoint(url, ("*",))
 

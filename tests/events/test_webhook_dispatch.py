@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from postroom.accounts.audit import HOST
+from postroom.base.errors import PostroomError
 from postroom.db import Database
+from postroom.events import settled
 from tests.events.hooks import PLATFORM, Room
 
 pytestmark = pytest.mark.events_made_up
@@ -168,3 +171,54 @@ async def test_an_endpoint_may_be_deleted_while_tasks_are_made(room: Room) -> No
     await room.event(tenant)
     await asyncio.gather(room.dispatch(), room.endpoints.delete(PLATFORM, one.public_id, by=HOST))
     assert await room.tasks() == []
+
+
+@pytest.mark.covers("FR-WH-1")
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+async def test_what_was_before_is_not_told_by_clocks(room: Room, ahead: int) -> None:
+    """The node that writes events has another time than the one that makes the endpoint."""
+    tenant = await room.tenant("tt")
+    now, theirs = room.clock.now(), room.clock.now() + timedelta(seconds=ahead)
+    room.clock.set(theirs)
+    before = await room.event(tenant)
+    room.clock.set(now)
+    one = await room.hook(tenant)
+    room.clock.set(theirs)
+    after = await room.event(tenant)
+    room.clock.set(now)
+    assert await room.told() == {one.url: [after]}
+    assert before != after
+
+
+@pytest.mark.covers("FR-WH-1")
+async def test_what_is_being_written_while_an_endpoint_is_made(room: Room) -> None:
+    """Whoever makes an endpoint and then reads what there is has everything: what is under way is waited for, so that
+    it is read, and what begins later is told."""
+    tenant = await room.tenant("tt")
+    async with room.db.transaction() as conn:
+        await conn.execute(
+            "INSERT INTO events (public_id, type, tenant_id, owner_kind, owner_id, payload, occurred_at)"
+            " VALUES ($1, 'member.joined', $2, 'platform', 'platform', '{}', $3)",
+            *(room.ids.new("evt_"), tenant, room.clock.now()),
+        )
+        making = asyncio.create_task(room.hook(tenant))
+        await asyncio.sleep(0.1)
+        assert not making.done()
+        meanwhile = await asyncio.create_task(_event(room, tenant))
+    one = await making
+    assert await room.value("SELECT count(*) FROM events WHERE type = 'member.joined'") == 1
+    assert await room.told() == {one.url: [meanwhile]}
+
+
+async def test_an_endpoint_is_not_made_while_it_cannot_be_said_what_is_before(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settled, "_PATIENCE_LOOKS", 3)
+    tenant = await room.tenant("tt")
+    async with room.db.transaction() as conn:
+        await conn.execute("LOCK TABLE events IN ROW EXCLUSIVE MODE")
+        with pytest.raises(PostroomError) as refused:
+            await asyncio.create_task(room.hook(tenant))
+    assert refused.value.code == "unavailable"
+    assert await room.value("SELECT count(*) FROM webhook_endpoints") == 0
+    await room.hook(tenant)

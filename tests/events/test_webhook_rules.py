@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.accounts.permissions import Permission
+from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
 from postroom.events.webhooks.models import Answered, DisabledReason, Endpoint, EndpointScope, Happened
 from postroom.events.webhooks.rules import MAX_ATTEMPTS, WAITS, Health, answered, matches, needed, wait_after
-from postroom.events.webhooks.types import EventType
 from postroom.net.guarded_http import Code, Failure, Response
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
-from postroom.events.prune import prune_events
 from postroom.mailbox import prune
 from postroom.mailbox.prune import prune_changes
 
@@ -81,19 +80,3 @@ async def test_each_round_is_bounded(
         rounds.append(done)
     assert sum(rounds) == 30
     assert max(rounds) <= 8
-
-
-@pytest.mark.covers("FR-WH-5")
-async def test_old_events_go(db: Database, clock: ManualClock, ids: IdGenerator) -> None:
-    (box,) = await make_boxes(db, ids, clock)
-    pen = Pen(ids, clock)
-    async with db.acquire() as conn:
-        for n in range(3):
-            clock.advance(60)
-            await pen.store(conn, [pen.copy(box, raw_mail(body=f"{n}"))])
-    assert await prune_events(db, clock.now()) == 2
-    assert await prune_events(db, clock.now()) == 0
-    async with db.acquire() as conn:
-        assert await conn.fetchval("SELECT sequence FROM events") == 3
-        await pen.store(conn, [pen.copy(box, raw_mail(body="later"))])
-        assert await conn.fetchval("SELECT max(sequence) FROM events") == 4

@@ -25,6 +25,7 @@ from postroom.base.sealed_columns import WEBHOOK_SECRET
 from postroom.base.secrets import ensure_secrets, load_secrets
 from postroom.base.settings import load
 from postroom.directory import NewIdentity
+from postroom.directory.sending_controls import Switch
 from postroom.net.dns_types import IpAddress, Resolver
 from postroom.net.guarded_http import GuardedClient
 from postroom.node import Node
@@ -171,3 +172,27 @@ async def test_what_is_inside_is_neither_taken_nor_reached(database_url: str, tm
             await asyncio.sleep(0.05)
         assert error == "ssrf_blocked"
         assert web.connections == 0
+
+
+@pytest.mark.covers("edge:J30", "FR-PRV-2")
+async def test_the_worker_keeps_events_as_the_switch_says(database_url: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with running(database_url, tmp_path / "data", authority.client(), allowed=False) as (core, node):
+        async with core.database.acquire() as conn:
+            await conn.execute(
+                "INSERT INTO events (public_id, type, owner_kind, owner_id, payload, occurred_at)"
+                " SELECT 'evt_' || lpad(d::text, 26, '0'), 'member.joined', 'platform', 'platform', '{}',"
+                " now() - make_interval(days => d, hours => 1) FROM unnest(ARRAY[6, 7, 29, 30]) d"
+            )
+
+        async def left() -> int:
+            await next(one for one in node._chores().periodic() if one.name == "prune_events").work()
+            async with core.database.acquire() as conn:
+                return int(await conn.fetchval("SELECT count(*) FROM events WHERE type = 'member.joined'"))
+
+        assert await left() == 3
+        await core.controls.switch(Switch.EMERGENCY_PRUNE, on=True, reason="disk")
+        core.switches.forget()
+        assert await left() == 1
+        async with core.database.acquire() as conn:
+            await conn.execute("DELETE FROM events")  # they say nothing

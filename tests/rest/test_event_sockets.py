@@ -21,8 +21,9 @@ from postroom.events.feed import Feed
 from postroom.servers.http import create_http
 from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.streams import Streams, Timing
+from tests.events.hooks import Room
 from tests.rest.test_event_streams import RIGHTS
-from tests.rest.test_events import deliver
+from tests.rest.test_events import GONE, deliver, partner_key, write_policy
 from tests.rest.world import World, simple_mail
 
 PATIENCE: Final = 10
@@ -208,3 +209,19 @@ async def test_a_flood_ends_the_connection(world: World, flood: bytes, caplog: p
                     pass
         writer.close()
     assert "socket_internal_error" not in caplog.text
+
+
+@pytest.mark.covers("edge:J15")
+async def test_a_partner_is_told_of_its_own_endpoint(world: World) -> None:
+    key, partner = await partner_key(world)
+    room = Room(world.db, world.clock, world.ids)
+    mine = await room.hook(partner=partner)
+    room.receivers.answers[mine.url] = GONE
+    async with served(world) as listener, socket(listener, key) as client:
+        assert (await frame(client))["type"] == "hello"
+        tenant = await room.tenant("hers", partner)
+        await write_policy(world, await room.value("SELECT public_id FROM tenants WHERE id = $1", tenant))
+        await room.told()
+        told = [(await frame(client))["event"] for _ in range(2)]
+    assert [one["type"] for one in told] == ["tenant.policy_updated", "webhook.disabled"]
+    assert told[1]["data"]["webhook_id"] == mine.public_id

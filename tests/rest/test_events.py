@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import asyncpg
 import pytest
 
 from postroom.accounts import Level
+from postroom.accounts.models import Scope
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY, Permission
 from postroom.directory import Identity
+from postroom.events import reading
 from postroom.events.catalogue import message_received
+from postroom.events.reading import Wanted
 from postroom.mailbox.models import Appended
+from postroom.net.guarded_http import Response
 from tests.events.checking import check_payload
+from tests.events.hooks import Room
 from tests.rest.streaming import connected
 from tests.rest.world import World, simple_mail
+
+GONE = Response(410, 3, b"", complete=True)
 
 
 def types(events: list[dict[str, Any]]) -> list[str]:
@@ -95,9 +103,9 @@ async def test_each_level_sees_what_is_its_own(world: World) -> None:
     assert (refused.status_code, refused.json()["error"]["details"]) == (403, {"required": ["messages:read"]})
 
 
-@pytest.mark.covers("edge:J15", "FR-KEY-4")
-async def test_a_partner_sees_its_tenants_and_no_others(world: World) -> None:
-    answer = await world.post("/v1/partners", {"name": "Part"}, world.platform)
+async def partner_key(world: World, name: str = "Part") -> tuple[dict[str, str], int]:
+    """A key of a new partner, and the partner's."""
+    answer = await world.post("/v1/partners", {"name": name}, world.platform)
     body = {
         "name": "k",
         "level": "partner",
@@ -106,7 +114,14 @@ async def test_a_partner_sees_its_tenants_and_no_others(world: World) -> None:
     }
     made = await world.post("/v1/keys", body, world.platform)
     secret = next(one for one in made.json().values() if isinstance(one, str) and one.startswith("pmk_"))
-    key = {"authorization": f"Bearer {secret}"}
+    async with world.db.acquire() as conn:
+        key = await conn.fetchval("SELECT id FROM partners WHERE public_id = $1", answer.json()["id"])
+    return {"authorization": f"Bearer {secret}"}, key
+
+
+@pytest.mark.covers("edge:J15", "FR-KEY-4")
+async def test_a_partner_sees_its_tenants_and_no_others(world: World) -> None:
+    key, _ = await partner_key(world)
     tenant = await world.post("/v1/tenants", {"slug": "theirs", "name": "Theirs", "mode": "live"}, key, key="t1")
     assert tenant.status_code == 201, tenant.text
     theirs = await world.tenants.get(tenant.json()["id"])
@@ -123,6 +138,41 @@ async def test_a_partner_sees_its_tenants_and_no_others(world: World) -> None:
     for params in ({}, {"tenant_id": theirs.public_id}):
         assert {one["tenant_id"] for one in await listed(world, key, **params)} == {theirs.public_id}
     assert (await world.get("/v1/events", key, tenant_id=world.tenant.public_id)).status_code == 404
+
+
+async def write_policy(world: World, tenant: str) -> None:
+    answer = await world.patch(f"/v1/tenants/{tenant}/policy", {"max_recipients": 5}, world.platform)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.covers("edge:J15", "FR-KEY-4")
+async def test_a_partner_is_told_when_its_own_endpoint_is_disabled(world: World) -> None:
+    """An event of no tenant: by list, stream and socket, to that partner and the platform, and of no other kind."""
+    key, partner = await partner_key(world)
+    other_key, _ = await partner_key(world, "Another")
+    room = Room(world.db, world.clock, world.ids)
+    mine, of_platform = await room.hook(partner=partner), await room.hook()
+    room.receivers.answers |= {mine.url: GONE, of_platform.url: GONE}
+    hers = str(await room.value("SELECT public_id FROM tenants WHERE id = $1", await room.tenant("hers", partner)))
+    async with (
+        connected(world.app, key) as stream,
+        connected(world.app, other_key) as others,
+        connected(world.app, world.key) as ours,
+        connected(world.app, world.platform) as everything,
+    ):
+        await write_policy(world, hers)
+        await room.told()
+        streamed = await stream.events(2)
+        assert types(streamed) == ["tenant.policy_updated", "webhook.disabled"]
+        assert (streamed[1]["tenant_id"], streamed[1]["data"]["webhook_id"]) == (None, mine.public_id)
+        assert types(await everything.events(3)) == [*types(streamed), "webhook.disabled"]
+        assert (stream.waiting, others.waiting, ours.waiting) == (0, 0, 0)
+    assert await listed(world, key) == streamed[::-1]
+    assert await listed(world, key, types="webhook.disabled", limit=1) == streamed[1:]
+    assert types(await listed(world, key, tenant_id=hers)) == ["tenant.policy_updated"]
+    assert await listed(world, other_key) == []
+    assert "webhook.disabled" not in types(await listed(world))
+    assert len(await listed(world, world.platform, types="webhook.disabled")) == 2
 
 
 @pytest.mark.covers("edge:A15")
@@ -153,3 +203,66 @@ async def test_a_stream_tells_what_happens(world: World) -> None:
         await world.new_identity(world.tenant, "another")
         assert (await stream.next()).kind == "identity.created"
         assert stream.waiting == 0
+
+
+@pytest.mark.covers("edge:J15", "FR-KEY-4")
+async def test_a_partner_goes_on_where_it_was(world: World) -> None:
+    """Of its tenants' events and its own together, in their order, a page at a time."""
+    key, partner = await partner_key(world)
+    room = Room(world.db, world.clock, world.ids)
+    room.receivers.answers |= dict.fromkeys(("https://a.example.com/", "https://b.example.com/"), GONE)
+    hers = str(await room.value("SELECT public_id FROM tenants WHERE id = $1", await room.tenant("hers", partner)))
+    async with connected(world.app, key) as stream:
+        start = stream.last_id
+    for url in ("https://a.example.com/", "https://b.example.com/"):
+        await room.hook(partner=partner, url=url)
+        await write_policy(world, hers)
+        await room.told()
+    order = ["tenant.policy_updated", "webhook.disabled"] * 2
+    assert types(await listed(world, key, limit=1)) == order[::-1]
+    async with connected(world.app, key, last_id=start) as stream:
+        assert types(await stream.events(4)) == order
+        assert stream.waiting == 0
+
+
+async def test_only_one_kind_of_no_tenant_is_a_partners(world: World) -> None:
+    """Whatever is written some day: the table takes no other."""
+    room = Room(world.db, world.clock, world.ids)
+    with pytest.raises(asyncpg.CheckViolationError):
+        await room.event(None, "billing.plan_changed", partner=1)
+
+
+@pytest.mark.parametrize("way", ["back", "on"])
+async def test_a_partners_list_is_read_by_indexes(world: World, way: str) -> None:
+    """However many events there are of others, and of nobody."""
+    _, partner = await partner_key(world)
+    async with world.db.transaction() as conn:
+        await conn.execute(
+            "INSERT INTO partner_tenants (partner_id, tenant_id) VALUES ($1, $2)", partner, world.tenant.id
+        )
+        await conn.execute(
+            "INSERT INTO events (public_id, type, tenant_id, partner_id, owner_kind, owner_id, payload, occurred_at)"
+            " SELECT 'evt_' || lpad(n::text, 26, '0'), 'webhook.disabled', CASE WHEN n % 2 = 0 THEN 1000 + n % 50 END,"
+            " CASE WHEN n % 1000 = 1 THEN $1::bigint WHEN n % 2 = 1 THEN $1 + 1 + n % 7 END, 'platform', 'platform',"
+            " '{}', now() FROM generate_series(1, 20000) n",
+            partner,
+        )
+        await conn.execute("ANALYZE events; SET LOCAL plan_cache_mode = 'force_generic_plan'")
+        wanted = Wanted(Scope(Level.PARTNER, partner_id=partner), frozenset({"webhook.disabled"}))
+        values = ("partner", partner, None, None, None, ["webhook.disabled"], None, 10**9 if way == "back" else 0)
+        (plan,) = await conn.fetchval(
+            "EXPLAIN (FORMAT JSON) " + reading._STATEMENTS[way][2], *values, reading.EVERYTHING, 25
+        )
+        found = await (
+            reading.before(conn, wanted, None, 25)
+            if way == "back"
+            else reading.after(conn, wanted, 0, reading.EVERYTHING, 25)
+        )
+        assert len(found) == 20
+        await conn.execute("DELETE FROM events WHERE public_id LIKE 'evt_0000%'")
+    nodes, rest = [], [plan["Plan"]]
+    while rest:
+        nodes.append(rest.pop())
+        rest += nodes[-1].get("Plans", ())
+    read = {node.get("Index Name", node["Node Type"]) for node in nodes if node.get("Relation Name") == "events"}
+    assert read == {"events_partner", "events_tenant"}, "in their order, and no more than a page of each"

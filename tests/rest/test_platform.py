@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from postroom.accounts import Level
 from postroom.base.clock import ManualClock
 from postroom.db import Database, Listener, Notifier
 from postroom.directory.sending_controls import CHANNEL, SendingControls, Switch, Switches
-from postroom.events.prune import prune_events
 from tests.rest.contract import check
 from tests.rest.lobby import RIGHT, open_lobby
 from tests.rest.world import World
@@ -113,17 +111,6 @@ async def test_a_heartbeat_needs_no_more_than_to_read(world: World) -> None:
     assert (await world.get("/v1/platform/status", heartbeat)).status_code == 200
     assert (await world.client.put(PATH, json={}, headers=heartbeat)).status_code == 403
     assert (await world.get("/v1/platform/status")).status_code == 403
-
-
-@pytest.mark.covers("edge:J30")
-async def test_events_go_sooner_in_an_emergency(world: World) -> None:
-    """What the worker passes is the one bound or the other; what is older goes."""
-    async with world.db.acquire() as conn:
-        before = await conn.fetchval("SELECT count(*) FROM events")
-    assert before > 0
-    world.clock.advance(8 * 86400)
-    assert await prune_events(world.db, world.clock.now() - timedelta(days=30)) == 0
-    assert await prune_events(world.db, world.clock.now() - timedelta(days=7)) == before
 
 
 @pytest.mark.covers("edge:J33", "decisions:B13")

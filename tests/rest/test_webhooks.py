@@ -10,8 +10,8 @@ import pytest
 
 from postroom.accounts import Level
 from postroom.base.ids import is_id
+from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
-from postroom.events.webhooks.types import EventType
 from postroom.net.guarded_http import Code, Failure
 from tests.events.hooks import Receivers, Room
 from tests.rest.contract import CONTRACT, check

@@ -278,7 +278,7 @@ def services_of(
         switches=switches,
         platform=Platform(db, clock, controls, Path("/"), keys=lambda: slots_of(master_keys, secrets)),
         webhooks=Endpoints(db, ids, clock, MASTER, cast(GuardedClient, Receivers())),
-        replays=Replays(db, ids, clock),
+        replays=Replays(db, ids, clock, stance=policies.stance),
         members=Members(db, ids, clock, people, signing_keys, HASH_KEY, announce=told),
         streams=Streams(db, Feed(db, poll=0.05), Standing(db, clock)),
     )

@@ -23,30 +23,41 @@ MAX_PAGE: Final = 101
 EVERYTHING: Final = 2**63 - 1
 """A key that no event has."""
 
-_COLUMNS: Final = """
-SELECT e.id, e.public_id, e.type, e.tenant_id, e.identity_id, w.partner_id, coalesce(i.is_system, false) AS is_system,
-  e.occurred_at, e.payload
-"""
-_JOINS: Final = """
+WHOSE: Final = """
 LEFT JOIN partner_tenants w ON w.tenant_id = e.tenant_id
 LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id
 """
+"""SQL: what says whose an event `e` is, besides its own row."""
+PARTNER: Final = "coalesce(w.partner_id, e.partner_id)"
+"""SQL, with WHOSE: the partner who is told of an event: its tenant's, or the one whose endpoint was disabled (§6)."""
+
+_COLUMNS: Final = " ".join(
+    (
+        f"SELECT e.id, e.public_id, e.type, e.tenant_id, e.identity_id, {PARTNER} AS partner_id,",
+        "coalesce(i.is_system, false) AS is_system, e.occurred_at, e.payload",
+    )
+)
 
 # $1 the key after which, $2 the last, $3 how many. Of every tenant: the feed gives each listener its own.
-_FOLLOWING: Final = f"{_COLUMNS} FROM events e {_JOINS} WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3"
+_FOLLOWING: Final = f"{_COLUMNS} FROM events e {WHOSE} WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3"
 _KEY: Final = "SELECT id FROM events WHERE public_id = $1"
 _NEWEST: Final = "SELECT coalesce(max(id), 0) FROM events"
 
 # $1 level, $2 partner or tenant of the caller, $3 identity, $4 tenant asked for, $5 identity asked for, $6 types,
 # $7 since, $8 the key below which or after which, $9 the newest that is settled, $10 how many.
-_FILTER: Final = """
-  e.id <= $9 AND e.type = ANY ($6::text[])
-  AND CASE $1::text
+_REACH: Final = f"""
+  CASE $1::text
     WHEN 'platform' THEN $2::bigint IS NULL
-    WHEN 'partner' THEN w.partner_id = $2::bigint AND NOT coalesce(i.is_system, false)
+    WHEN 'partner' THEN {PARTNER} = $2::bigint AND NOT coalesce(i.is_system, false)
     WHEN 'tenant' THEN e.tenant_id = $2::bigint AND NOT coalesce(i.is_system, false)
     WHEN 'identity' THEN e.tenant_id = $2::bigint AND e.identity_id = $3::bigint AND NOT coalesce(i.is_system, false)
     ELSE false END
+"""
+# Of what is known to be the partner's. The planner takes the above to leave next to nothing, and would read and sort
+# all that a tenant has for one page.
+_OF_PARTNER: Final = "$1::text = 'partner' AND $3::bigint IS NULL AND NOT coalesce(i.is_system, false)"
+_FILTER: Final = """
+  e.id <= $9 AND e.type = ANY ($6::text[])
   AND ($5::text IS NULL OR i.public_id = $5)
   AND ($7::timestamptz IS NULL OR e.occurred_at >= $7)
 """
@@ -54,15 +65,18 @@ _BACKWARDS: Final = "($8::bigint IS NULL OR e.id < $8) ORDER BY e.id DESC LIMIT 
 _FORWARDS: Final = "e.id > $8 ORDER BY e.id LIMIT $10"
 
 
-def _statement(way: str, tenant: str) -> str:
-    return " ".join((_COLUMNS, "FROM events e", _JOINS, "WHERE", tenant, "AND", _FILTER, "AND", way))
+def _statement(way: str, tenant: str, reach: str = _REACH) -> str:
+    return " ".join((_COLUMNS, "FROM events e", WHOSE, "WHERE", tenant, "AND", reach, "AND", _FILTER, "AND", way))
 
 
 def _of_partner(way: str, order: str) -> str:
-    each = _statement(way, "e.tenant_id = pt.tenant_id AND $4::bigint IS NULL")
-    return " ".join(
-        ("SELECT found.* FROM", of_each_tenant("$2::bigint", each, "found"), "ORDER BY found.id", order, "LIMIT $10")
-    )
+    """The newest or next of each of its tenants, and of those that are its own and no tenant's."""
+    each = _statement(way, "e.tenant_id = pt.tenant_id AND $4::bigint IS NULL", _OF_PARTNER)
+    own = "e.partner_id = $2::bigint AND e.tenant_id IS NULL AND $4::bigint IS NULL"
+    own = _statement(way, own, _OF_PARTNER)
+    theirs = " ".join(("SELECT each.* FROM", of_each_tenant("$2::bigint", each, "each")))
+    found = f"({theirs} UNION ALL ({own})) AS found"
+    return " ".join(("SELECT found.* FROM", found, "ORDER BY found.id", order, "LIMIT $10"))
 
 
 _STATEMENTS: Final = {
@@ -85,7 +99,7 @@ class Told:
     tenant_id: int | None
     identity_id: int | None
     partner_id: int | None
-    """Whose tenant it is, if it is a partner's."""
+    """Who is told of it as its partner."""
     is_system: bool
     """Of the system's own mailbox, which is the platform's alone (A15)."""
     occurred_at: datetime

@@ -16,6 +16,66 @@ from postroom.events import schemas as s
 from postroom.events.schemas import Schema
 
 
+class EventType(StrEnum):
+    """What a webhook can ask for: the published list, with types that do not happen yet."""
+
+    MESSAGE_RECEIVED = "message.received"
+    MESSAGE_QUARANTINED = "message.quarantined"
+    MESSAGE_RELEASED = "message.released"
+    MESSAGE_TRIAGED = "message.triaged"
+    MESSAGE_SENT = "message.sent"
+    MESSAGE_DELIVERED = "message.delivered"
+    MESSAGE_DEFERRED = "message.deferred"
+    MESSAGE_BOUNCED = "message.bounced"
+    MESSAGE_COMPLAINED = "message.complained"
+    MESSAGE_REJECTED = "message.rejected"
+    MESSAGE_FAILED = "message.failed"
+    MESSAGE_UNCERTAIN = "message.uncertain"
+    MESSAGE_RECONCILED = "message.reconciled"
+    MESSAGE_SUPPRESSED = "message.suppressed"
+    MESSAGE_CANCELED = "message.canceled"
+    VERIFICATION_RECEIVED = "verification.received"
+    IDENTITY_CREATED = "identity.created"
+    IDENTITY_UPDATED = "identity.updated"
+    IDENTITY_PAUSED = "identity.paused"
+    IDENTITY_RESUMED = "identity.resumed"
+    IDENTITY_DELETED = "identity.deleted"
+    IDENTITY_ADDRESS_ADDED = "identity.address_added"
+    IDENTITY_ADDRESS_ACTIVATED = "identity.address_activated"
+    IDENTITY_ADDRESS_PROMOTED = "identity.address_promoted"
+    IDENTITY_ADDRESS_RETIRED = "identity.address_retired"
+    IDENTITY_KEY_CREATED = "identity.key_created"
+    IDENTITY_KEY_ROTATED = "identity.key_rotated"
+    IDENTITY_KEY_REVOKED = "identity.key_revoked"
+    DOMAIN_CREATED = "domain.created"
+    DOMAIN_VERIFIED = "domain.verified"
+    DOMAIN_DEGRADED = "domain.degraded"
+    DOMAIN_FAILING = "domain.failing"
+    DOMAIN_SUSPENDED = "domain.suspended"
+    DOMAIN_RECOVERED = "domain.recovered"
+    DOMAIN_REMINDER = "domain.reminder"
+    DOMAIN_REMOVED = "domain.removed"
+    ERASURE_COMPLETED = "erasure.completed"
+    ERASURE_FAILED = "erasure.failed"
+    EXPORT_COMPLETED = "export.completed"
+    SUPPRESSION_CREATED = "suppression.created"
+    QUOTA_WARNING = "quota.warning"
+    WEBHOOK_DISABLED = "webhook.disabled"
+    WEBHOOK_TEST = "webhook.test"
+    MEMBER_INVITED = "member.invited"
+    MEMBER_JOINED = "member.joined"
+    MEMBER_ROLE_CHANGED = "member.role_changed"
+    MEMBER_REMOVED = "member.removed"
+    BILLING_PLAN_CHANGED = "billing.plan_changed"
+    BILLING_PAYMENT_FAILED = "billing.payment_failed"
+    BILLING_LIMIT_REACHED = "billing.limit_reached"
+    TENANT_POLICY_UPDATED = "tenant.policy_updated"
+    ACCOUNT_REQUESTED = "account.requested"
+    ACCOUNT_APPROVED = "account.approved"
+    ACCOUNT_REJECTED = "account.rejected"
+    ACCOUNT_CLOSED = "account.closed"
+
+
 class Owner(StrEnum):
     """In whose sequence an event is."""
 
@@ -25,8 +85,8 @@ class Owner(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EventType:
-    """`permissions` are those that whoever is told needs beside `webhooks:read` (J29)."""
+class Definition:
+    """One type. `permissions` are those that whoever is told needs beside `webhooks:read` (J29)."""
 
     name: str
     owner: Owner
@@ -59,16 +119,16 @@ _IDENTITIES: Final = frozenset({Permission.IDENTITIES_READ})
 _MEMBERS: Final = frozenset({Permission.MEMBERS_READ})
 
 
-def _message(name: str, said: str, data: Schema) -> EventType:
-    return EventType(f"message.{name}", Owner.MAILBOX, said, data, _MAIL)
+def _message(name: str, said: str, data: Schema) -> Definition:
+    return Definition(f"message.{name}", Owner.MAILBOX, said, data, _MAIL)
 
 
-def _identity(name: str, said: str, data: Schema) -> EventType:
-    return EventType(f"identity.{name}", Owner.MAILBOX, said, data, _IDENTITIES)
+def _identity(name: str, said: str, data: Schema) -> Definition:
+    return Definition(f"identity.{name}", Owner.MAILBOX, said, data, _IDENTITIES)
 
 
-def _member(name: str, said: str, data: Schema) -> EventType:
-    return EventType(f"member.{name}", Owner.PLATFORM, said, data, _MEMBERS)
+def _member(name: str, said: str, data: Schema) -> Definition:
+    return Definition(f"member.{name}", Owner.PLATFORM, said, data, _MEMBERS)
 
 
 _OF_RECIPIENT: Final = {"message_id": s.MESSAGE_ID, "recipient": s.ADDRESS_TEXT}
@@ -172,7 +232,7 @@ _ALL: Final = (
     _member("joined", "somebody became a member", s.record({"user_id": s.USER_ID, "role": _ROLE})),
     _member("role_changed", "a member has another role", s.record({"user_id": s.USER_ID, "from": _ROLE, "to": _ROLE})),
     _member("removed", "a member left or was removed", s.record({"user_id": s.USER_ID})),
-    EventType(
+    Definition(
         "tenant.policy_updated",
         Owner.PLATFORM,
         "the policy of a tenant was written; `fields` are paths, never values",
@@ -186,21 +246,21 @@ _ALL: Final = (
             }
         ),
     ),
-    EventType(
+    Definition(
         "webhook.disabled",
         Owner.PLATFORM,
         "an endpoint was switched off because it kept failing, or said that it is gone",
         s.record({"webhook_id": s.WEBHOOK_ID, "reason": s.WORD}),
         has_tenant=False,
     ),
-    EventType(
+    Definition(
         "webhook.test",
         Owner.PLATFORM,
         "somebody asked for it",
         s.record({"message": {"const": "hello"}}),
         has_tenant=False,
     ),
-    EventType(
+    Definition(
         "delivery.updated",
         Owner.MAILBOX,
         "a row of the mail queue changed",
@@ -218,9 +278,16 @@ _ALL: Final = (
     ),
 )
 
-REGISTRY: Final[Mapping[str, EventType]] = MappingProxyType({one.name: one for one in _ALL})
+REGISTRY: Final[Mapping[str, Definition]] = MappingProxyType({one.name: one for one in _ALL})
 PUBLIC: Final[tuple[str, ...]] = tuple(one.name for one in _ALL if one.is_public)
-"""The types that can be asked for."""
+"""The types that happen, and that lists and streams have."""
+DISABLED: Final = EventType.WEBHOOK_DISABLED.value
+TEST: Final = EventType.WEBHOOK_TEST.value
+NEVER_FANNED_OUT: Final = frozenset({TEST, *(one.name for one in _ALL if not one.is_public)})
+"""A test is sent by who asks for it alone; the others are for mail clients."""
+
+if not set(PUBLIC) <= set(EventType):
+    raise AssertionError("what happens is published")
 
 
 def seen_by(permissions: Iterable[Permission]) -> frozenset[str]:

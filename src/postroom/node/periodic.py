@@ -12,7 +12,7 @@ from postroom.blobs.store import StorageError
 from postroom.db.statistics import analyze_grown
 from postroom.directory.links import changed_since
 from postroom.directory.sending_controls import Switch
-from postroom.events.prune import prune_events
+from postroom.events.retention import Retention
 from postroom.events.webhooks.service import Webhooks
 from postroom.inbound.parsing import Parser
 from postroom.mailbox.pins import lift_pins
@@ -31,11 +31,7 @@ log = base_log.get("node")
 
 LINKS_WINDOW: Final = timedelta(hours=1)
 KEPT: Final = timedelta(days=30)
-"""How long the change log and events are kept."""
-LONGEST_KEPT: Final = timedelta(days=365)
-"""How long attempts of webhooks are kept at most: it is their tenant's to say."""
-KEPT_IN_EMERGENCY: Final = timedelta(days=7)
-"""How long events are, while `emergency_prune` is on (J30)."""
+"""How long the change log is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,12 @@ class Chores:
         """For a `Worker`."""
         core = self.core
         blobs = BlobSweep(core.database, core.blobs, core.clock, STORED)
+        retention = Retention(core.database, core.clock, core.policies.stance)
         invitations = invitation_mail_of(core, self.mail_out.outlet, self.parser)
+
+        async def events() -> None:
+            await retention.run(is_scarce=await core.switches.is_on(Switch.EMERGENCY_PRUNE))
+
         return [
             Periodic("address_links", timedelta(seconds=30), self._address_links),
             Periodic("activate_addresses", timedelta(minutes=1), core.addresses.activate_ready),
@@ -64,8 +65,7 @@ class Chores:
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), self._statistics),
             Periodic("prune_changes", timedelta(minutes=10), self._prune_changes),
-            Periodic("prune_events", timedelta(minutes=10), self._prune_events),
-            Periodic("prune_webhook_deliveries", timedelta(minutes=10), self._prune_deliveries),
+            Periodic("prune_events", timedelta(minutes=1), events),
             Periodic("resume_webhooks", timedelta(minutes=1), self.webhooks.upkeep.resume),
             Periodic("prune_verifications", timedelta(minutes=10), self._prune_verifications),
             Periodic("prune_sends", timedelta(minutes=10), self.mail_out.sending.ledger.prune),
@@ -96,16 +96,6 @@ class Chores:
 
     async def _prune_changes(self) -> None:
         await prune_changes(self.core.database, self.core.clock.now() - KEPT)
-
-    async def _prune_events(self) -> None:
-        kept = KEPT_IN_EMERGENCY if await self._is_scarce() else KEPT
-        await prune_events(self.core.database, self.core.clock.now() - kept)
-
-    async def _prune_deliveries(self) -> None:
-        await self.webhooks.upkeep.prune(KEPT_IN_EMERGENCY if await self._is_scarce() else LONGEST_KEPT)
-
-    async def _is_scarce(self) -> bool:
-        return await self.core.switches.is_on(Switch.EMERGENCY_PRUNE)
 
     async def _prune_verifications(self) -> None:
         await prune_verifications(self.core.database, self.core.clock.now())

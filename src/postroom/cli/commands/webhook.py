@@ -21,6 +21,7 @@ from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.reach import run
 from postroom.cli.shapes import Document
+from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
 from postroom.events.webhooks.attempts import Filter
 from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, NewEndpoint
@@ -28,7 +29,6 @@ from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
 from postroom.events.webhooks.replay import ByIds, ByWindow
 from postroom.events.webhooks.service import Webhooks
 from postroom.events.webhooks.store import Owner
-from postroom.events.webhooks.types import EventType
 from postroom.servers.objects import moment
 
 T = TypeVar("T")

@@ -19,7 +19,8 @@ from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.db import errors as db_errors
 from postroom.db.pool import Connection, Database
-from postroom.events.settled import writers
+from postroom.events.reading import PARTNER, WHOSE
+from postroom.events.settled import writers_gone
 from postroom.events.webhooks import store
 from postroom.events.webhooks.models import Endpoint, Happened
 from postroom.events.webhooks.rules import matches
@@ -33,10 +34,6 @@ SWEEP_SECONDS: Final = 60.0
 """The same while there are none: only so that the first one begins near the end."""
 _FIRST_BACKOFF: Final = 30.0
 _LONGEST_BACKOFF: Final = 300.0
-_LOOK_SECONDS: Final = 0.003
-_LONGEST_LOOK: Final = 0.05
-_PATIENCE_LOOKS: Final = 40
-"""Looks at transactions that may still write lower ids, some two seconds, before what is behind them waits."""
 
 _LAST: Final = "SELECT last_id FROM event_dispatch"
 _LOCK: Final = "SELECT last_id FROM event_dispatch FOR NO KEY UPDATE SKIP LOCKED"
@@ -44,14 +41,14 @@ _MOVE: Final = "UPDATE event_dispatch SET last_id = $1"
 _ANY: Final = "SELECT EXISTS (SELECT FROM webhook_endpoints)"
 _NEWEST: Final = "SELECT max(id) FROM events"
 _SEEN: Final = "SELECT id FROM events WHERE id > $1 ORDER BY id LIMIT $2"
-_EVENTS: Final = """
-SELECT e.id, e.public_id, e.type, e.tenant_id, coalesce(e.partner_id, o.partner_id) AS partner_id, e.occurred_at,
-  e.owner_id, i.public_id AS identity, coalesce(i.is_system, false) AS is_system
-FROM events e
-LEFT JOIN partner_tenants o ON o.tenant_id = e.tenant_id
-LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id
-WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id
-"""
+HAPPENED: Final = " ".join(
+    (
+        *("SELECT e.id, e.public_id, e.type, e.tenant_id,", PARTNER, "AS partner_id, e.occurred_at, e.owner_id,"),
+        *("i.public_id AS identity, coalesce(i.is_system, false) AS is_system FROM events e", WHOSE),
+    )
+)
+"""SQL: events as `happened` takes them."""
+_EVENTS: Final = f"{HAPPENED} WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id"
 _TASKS: Final = """
 INSERT INTO webhook_tasks (endpoint_id, tenant_id, event_key, event_id, event_type, occurred_at, next_attempt_at)
 SELECT t.endpoint_id, t.tenant_id, t.event_key, t.event_id, t.event_type, t.occurred_at, $1
@@ -148,7 +145,7 @@ class Dispatcher:
 
     async def _settled_end(self, conn: Connection) -> _Stretch | None:
         last, newest = await self._last(conn), await conn.fetchval(_NEWEST)
-        if newest is None or newest <= last or not await self._writers_gone(conn):
+        if newest is None or newest <= last or not await writers_gone(conn):
             return None
         return _Stretch(last, newest, more=False)
 
@@ -166,23 +163,11 @@ class Dispatcher:
         if not ids:
             return None
         more = len(ids) == BATCH
-        if ids[-1] - last == len(ids) or await self._writers_gone(conn):
+        if ids[-1] - last == len(ids) or await writers_gone(conn):
             return _Stretch(last, ids[-1], more)
         # Somebody takes their time. What is below the first that is missing need not wait for it.
         whole = next((n for n, key in enumerate(ids) if key != last + n + 1), len(ids))
         return _Stretch(last, last + whole, more=False) if whole else None
-
-    async def _writers_gone(self, conn: Connection) -> bool:
-        """Wait until every transaction has ended that may have drawn an id by now; False: some of them last."""
-        left = await writers(conn)
-        pause = _LOOK_SECONDS
-        for _ in range(_PATIENCE_LOOKS):
-            if not left:
-                return True
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_LOOK)
-            left &= await writers(conn)
-        return not left
 
     async def _make_tasks(self, conn: Connection, stretch: _Stretch) -> int:
         rows = await conn.fetch(_EVENTS, stretch.last, stretch.end)
@@ -192,7 +177,7 @@ class Dispatcher:
         tasks = [
             (endpoint.id, row["tenant_id"], row["id"], row["public_id"], row["type"], row["occurred_at"])
             for row in rows
-            for endpoint in endpoints.told_of(happened(row))
+            for endpoint in endpoints.told_of(row["id"], happened(row))
         ]
         if tasks:
             await conn.execute(_TASKS, self._clock.now(), *map(list, zip(*tasks, strict=True)))
@@ -207,12 +192,14 @@ class _ByOwner:
         for one in endpoints:
             self._found.setdefault((one.tenant_id, one.partner_id), []).append(one)
 
-    def told_of(self, event: Happened) -> list[Endpoint]:
-        """New endpoints are not told of what was before them, but by a replay (§6)."""
+    def told_of(self, key: int, event: Happened) -> list[Endpoint]:
+        """New endpoints are not told of what was before them, but by a replay (§6). What was before is told by keys:
+        two nodes' clocks say nothing.
+        """
         owners = {(event.tenant_id, None), (None, event.partner_id), (None, None)}
         return [
             one
             for owner in owners
             for one in self._found.get(owner, ())
-            if one.created_at <= event.occurred_at and matches(one, event)
+            if one.after_event < key and matches(one, event)
         ]

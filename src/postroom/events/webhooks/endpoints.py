@@ -25,12 +25,13 @@ from postroom.base.sealed_columns import WEBHOOK_PREVIOUS, WEBHOOK_SECRET
 from postroom.base.sealing import Keyring, UnsealError
 from postroom.db.pool import Connection, Database
 from postroom.events.catalogue import envelope
+from postroom.events.registry import TEST
+from postroom.events.settled import present
 from postroom.events.webhooks import attempts, signing, store
 from postroom.events.webhooks.models import Answered, Attempt, AttemptStatus, DisabledReason, Endpoint
 from postroom.events.webhooks.rules import needed
 from postroom.events.webhooks.sending import Sender
 from postroom.events.webhooks.store import Owner, Sealed
-from postroom.events.webhooks.types import TEST
 from postroom.net.guard import Refusal
 from postroom.net.guarded_http import Code, GuardedClient
 
@@ -91,18 +92,26 @@ class Endpoints:
         """A new endpoint of the owner, who is in the caller's reach, and its secret, which is shown this once. `then`
         is done in the transaction.
 
-        Raises `permission_denied`, `invalid_request` for a URL that is not asked, `webhook_limit_reached`.
+        It is told of everything that is committed after this returns, and of nothing that was before it was called.
+
+        Raises `permission_denied`, `invalid_request` for a URL that is not asked, `webhook_limit_reached`;
+        `unavailable` when somebody takes too long who writes events, as it could not be said what is before.
         """
         _require(caller, new.events)
         _check(new.description, new.identity_ids)
         await self._check_url(new.url)
+        async with self._database.acquire() as conn:
+            after_event = await present(conn)
+        if after_event is None:
+            raise PostroomError("unavailable")
         now = self._clock.now()
         secret = self._random(signing.SECRET_BYTES)
         async with self._database.transaction() as conn:
             if await store.hold_owner(conn, owner) >= store.MAX_ENDPOINTS:
                 raise PostroomError("webhook_limit_reached", details={"limit": store.MAX_ENDPOINTS})
             made = await store.insert(
-                *(conn, self._ids.new("whk_"), owner, new.url, new.description, new.events, new.identity_ids, now)
+                *(conn, self._ids.new("whk_"), owner, new.url, new.description, new.events, new.identity_ids, now),
+                after_event,
             )
             await store.put_secret(conn, made.id, self._keyring.seal(WEBHOOK_SECRET, secret, made.id))
             details = {"scope": made.scope.value, "host": _host(made.url), "events": list(made.events)}

@@ -61,6 +61,8 @@ class Endpoint:
     disabled_reason: DisabledReason | None
     created_at: datetime
     updated_at: datetime
+    after_event: int = 0
+    """The key of an event: of those up to it, the endpoint is told by replays alone."""
 
     @property
     def scope(self) -> EndpointScope:

@@ -12,11 +12,11 @@ from typing import Any, Final
 from postroom.base.ids import IdGenerator, ulid_of
 from postroom.db.pool import Connection
 from postroom.events.catalogue import envelope
+from postroom.events.registry import DISABLED
 from postroom.events.webhooks.models import Answered, AttemptStatus, Task, Trouble
 from postroom.events.webhooks.rules import Health, wait_after
-from postroom.events.webhooks.types import DISABLED
 
-_PURPOSE: Final = b"webhook.disabled"
+_PURPOSE: Final = DISABLED.encode()
 
 # Endpoints before tasks, each by its key: whoever deletes an endpoint goes the same way (B10).
 _HOLD_ENDPOINTS: Final = """

@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.models import Principal
+from postroom.accounts.policy_rules import Stance
 from postroom.accounts.text import invalid
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.db.pool import Connection, Database
-from postroom.events.webhooks.dispatch import happened
+from postroom.events.reading import PARTNER
+from postroom.events.registry import NEVER_FANNED_OUT
+from postroom.events.retention import REPLAY, kept_of, oldest
+from postroom.events.webhooks.dispatch import HAPPENED, happened
 from postroom.events.webhooks.endpoints import found, may_read
 from postroom.events.webhooks.models import AttemptStatus, Endpoint, EndpointScope
 from postroom.events.webhooks.rules import matches
-from postroom.events.webhooks.upkeep import REPLAY_DAYS, kept_days
 
 MAX_IDS: Final = 100
 MAX_EVENTS: Final = 1000
 
-_EVENTS: Final = """
-SELECT e.id, e.public_id, e.type, e.tenant_id, coalesce(e.partner_id, o.partner_id) AS partner_id, e.occurred_at,
-  e.owner_id, i.public_id AS identity, coalesce(i.is_system, false) AS is_system
-FROM events e
-LEFT JOIN partner_tenants o ON o.tenant_id = e.tenant_id
-LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id
-WHERE {scope} AND e.type NOT IN ('webhook.test', 'delivery.updated')
-  AND e.occurred_at >= $2::timestamptz - make_interval(days => least(30, {kept})) AND {which}
-"""
-# $1 key of the tenant or partner, $2 now, $3 days by default. The same as `rules.matches`, so that little is read.
+# $1 key of the tenant or partner, $2 types that are never told again, $3 the oldest moment, $4 the key after which,
+# $5 how many. The same as `rules.matches`, so that little is read.
+_EVENTS: Final = " ".join(
+    (
+        *(HAPPENED, "WHERE {scope} AND NOT e.type = ANY ($2::text[]) AND e.occurred_at >= $3 AND e.id > $4"),
+        "AND {which} ORDER BY e.id LIMIT $5",
+    )
+)
 _SCOPES: Final = {
     EndpointScope.TENANT: "e.tenant_id = $1::bigint",
-    EndpointScope.PARTNER: "(e.partner_id = $1::bigint OR o.partner_id = $1::bigint)",
+    EndpointScope.PARTNER: f"{PARTNER} = $1::bigint",
     EndpointScope.PLATFORM: "$1::bigint IS NULL",
 }
-_BY_IDS: Final = "e.public_id = ANY ($4::text[]) ORDER BY e.id"
-# $8: the endpoint, for the status of what it was told.
+_BY_IDS: Final = "e.public_id = ANY ($6::text[])"
+# $9: the endpoint, for the status of what it was told.
 _BY_WINDOW: Final = """
-e.occurred_at >= $4 AND ($5::timestamptz IS NULL OR e.occurred_at < $5)
-  AND ($6::text[] IS NULL OR e.type = ANY ($6)) AND ($7::text[] IS NULL OR i.public_id = ANY ($7)) AND {status}
-ORDER BY e.id LIMIT 1001
+  ($6::timestamptz IS NULL OR e.occurred_at < $6)
+  AND ($7::text[] IS NULL OR e.type = ANY ($7)) AND ($8::text[] IS NULL OR i.public_id = ANY ($8)) AND {status}
 """
-_OF_ATTEMPTS: Final = "SELECT FROM webhook_deliveries d WHERE d.endpoint_id = $8 AND d.event_id = e.public_id"
+_OF_ATTEMPTS: Final = "SELECT FROM webhook_deliveries d WHERE d.endpoint_id = $9 AND d.event_id = e.public_id"
 _STATUSES: Final = {
-    None: "$8::bigint IS NOT NULL",
+    None: "$9::bigint IS NOT NULL",
     AttemptStatus.SUCCEEDED: f"EXISTS ({_OF_ATTEMPTS} AND d.status = 'succeeded')",
     AttemptStatus.DEAD: (
         f"EXISTS ({_OF_ATTEMPTS} AND d.status = 'dead') AND NOT EXISTS ({_OF_ATTEMPTS} AND d.status = 'succeeded')"
     ),
     AttemptStatus.FAILED: (
-        "(SELECT d.status FROM webhook_deliveries d WHERE d.endpoint_id = $8 AND d.event_id = e.public_id"
+        "(SELECT d.status FROM webhook_deliveries d WHERE d.endpoint_id = $9 AND d.event_id = e.public_id"
         " ORDER BY d.attempt DESC LIMIT 1) = 'failed'"
     ),
 }
@@ -102,11 +102,11 @@ class Replays:
         clock: Clock,
         *,
         queued: Callable[[], None] = lambda: None,
-        events_days: int = REPLAY_DAYS,
+        stance: Stance,
     ) -> None:
         """`queued` is called after a commit that there is work."""
         self._database, self._ids, self._clock, self._queued = database, ids, clock, queued
-        self._days = events_days
+        self._stance = stance
 
     async def replay(
         self, caller: Principal | None, public_id: str, asked: Asked, *, by: Actor, then: Then | None = None
@@ -136,17 +136,32 @@ class Replays:
             self._queued()
         return len(rows)
 
-    async def _events(self, conn: Connection, one: Endpoint, asked: Asked, now: datetime) -> Sequence[Any]:
-        first = (one.tenant_id if one.tenant_id is not None else one.partner_id, now, self._days)
+    async def _events(self, conn: Connection, one: Endpoint, asked: Asked, now: datetime) -> list[Any]:
+        """What is young enough of what it would be told of, and at most one more than may be."""
+        since, values = now - REPLAY, self._values(one, asked)
+        which = _BY_IDS
+        if isinstance(asked, ByWindow):
+            since, which = max(asked.since, since), _BY_WINDOW.replace("{status}", _STATUSES[asked.status])
+        if one.tenant_id is not None:
+            since = max(since, oldest(now, (await kept_of(conn, self._stance, [one.tenant_id]))[one.tenant_id]))
+        statement = _EVENTS.replace("{scope}", _SCOPES[one.scope]).replace("{which}", which)
+        whose = one.tenant_id if one.tenant_id is not None else one.partner_id
+        found: list[Any] = []
+        last, is_more = 0, True
+        while is_more and len(found) <= MAX_EVENTS:
+            rows = await conn.fetch(statement, whose, sorted(NEVER_FANNED_OUT), since, last, MAX_EVENTS + 1, *values)
+            # Of many tenants: each keeps its own as long as it says, and what it keeps no longer goes in a moment.
+            tenants = [row["tenant_id"] for row in rows if row["tenant_id"] is not None]
+            kept = await kept_of(conn, self._stance, tenants)
+            found += [row for row in rows if row["occurred_at"] >= oldest(now, kept.get(row["tenant_id"]))]
+            is_more = len(rows) > MAX_EVENTS
+            last = rows[-1]["id"] if rows else last
+        return found
+
+    @staticmethod
+    def _values(one: Endpoint, asked: Asked) -> tuple[object, ...]:
         if isinstance(asked, ByIds):
-            return await conn.fetch(_statement(one, _BY_IDS), *first, list(asked.event_ids))
-        since = max(asked.since, now - timedelta(days=REPLAY_DAYS))
+            return (list(asked.event_ids),)
         types = None if "*" in one.events else list(one.events)
         identities = None if one.identity_ids is None else list(one.identity_ids)
-        which = _BY_WINDOW.replace("{status}", _STATUSES[asked.status])
-        return await conn.fetch(_statement(one, which), *first, since, asked.until, types, identities, one.id)
-
-
-def _statement(one: Endpoint, which: str) -> str:
-    text = _EVENTS.replace("{scope}", _SCOPES[one.scope]).replace("{kept}", kept_days("e.tenant_id", "$3::integer"))
-    return text.replace("{which}", which)
+        return asked.until, types, identities, one.id

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from postroom.accounts.permissions import Permission
+from postroom.events.registry import DISABLED, NEVER_FANNED_OUT
 from postroom.events.webhooks.models import EVERYTHING, Answered, Endpoint, EndpointScope, Happened, Trouble
-from postroom.events.webhooks.types import DISABLED, NEVER_FANNED_OUT
 from postroom.net.guarded_http import Failure, Response
 
 # -- who is told (§6)

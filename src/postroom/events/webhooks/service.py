@@ -7,6 +7,7 @@ import random as system_random
 from collections.abc import Callable
 from typing import Final
 
+from postroom.accounts.policy_rules import Stance
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.base.sealing import Keyring
@@ -38,17 +39,17 @@ class Webhooks:
         client: GuardedClient,
         *,
         hash_key: bytes,
-        events_days: int,
+        stance: Stance,
         hint: Callable[[str], None],
         random: Callable[[int], bytes] = os.urandom,
         draw: Callable[[], float] = system_random.random,
         observe: Observe = unobserved,
     ) -> None:
-        """`events_days`: for how long events of a tenant are kept that has not said."""
+        """`stance` says for how long events are kept."""
         self._hint = hint
-        self.upkeep = Upkeep(database, clock, ids, events_days=events_days)
+        self.upkeep = Upkeep(database, clock, ids)
         self.endpoints = Endpoints(database, ids, clock, keyring, client, random=random, changed=self._changed)
-        self.replays = Replays(database, ids, clock, queued=self._queued, events_days=events_days)
+        self.replays = Replays(database, ids, clock, queued=self._queued, stance=stance)
         self.deliverer = Deliverer(
             *(database, clock, Sender(clock, keyring, client.post), Outcomes(ids, hash_key, draw), self.upkeep),
             told=self.happened,

@@ -16,7 +16,8 @@ MAX_ENDPOINTS: Final = 20
 
 _COLUMNS: Final = """
 e.id, e.public_id, e.tenant_id, t.public_id AS tenant_public_id, e.partner_id, p.public_id AS partner_public_id, e.url,
-e.description, e.events, e.identity_ids, e.enabled, e.disabled_reason, e.created_at, e.updated_at
+e.description, e.events, e.identity_ids, e.enabled, e.disabled_reason, e.created_at, e.updated_at,
+e.after_event
 """
 _FROM: Final = """
 FROM webhook_endpoints e LEFT JOIN tenants t ON t.id = e.tenant_id LEFT JOIN partners p ON p.id = e.partner_id
@@ -54,8 +55,8 @@ SELECT count(*) FROM webhook_endpoints WHERE tenant_id IS NOT DISTINCT FROM $1 A
 """
 _INSERT: Final = """
 INSERT INTO webhook_endpoints (public_id, tenant_id, partner_id, url, description, events, identity_ids, created_at,
-  updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8) RETURNING id
+  updated_at, after_event)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9) RETURNING id
 """
 _BY_KEY: Final = " ".join(("SELECT", _COLUMNS, _FROM, "WHERE e.id = $1"))
 _UPDATE: Final = """
@@ -124,10 +125,22 @@ async def insert(
     events: tuple[str, ...],
     identity_ids: tuple[str, ...] | None,
     now: datetime,
+    after_event: int,
 ) -> Endpoint:
-    """A new row, enabled."""
+    """A new row, enabled, which is told of what has a greater key than `after_event`."""
     key = await conn.fetchval(
-        *(_INSERT, public_id, owner.tenant_id, owner.partner_id, url, description, events, identity_ids, now)
+        *(
+            _INSERT,
+            public_id,
+            owner.tenant_id,
+            owner.partner_id,
+            url,
+            description,
+            events,
+            identity_ids,
+            now,
+            after_event,
+        )
     )
     row = await conn.fetchrow(_BY_KEY, key)
     assert row is not None
@@ -184,6 +197,7 @@ def endpoint(row: Any) -> Endpoint:
         disabled_reason=None if reason is None else DisabledReason(reason),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        after_event=row["after_event"],
     )
 
 
@@ -192,11 +206,15 @@ _THAT_SEE: Final = " ".join(
     (
         *("SELECT", _COLUMNS, _FROM),
         "WHERE e.enabled AND (e.tenant_id = ANY ($1::bigint[]) OR e.partner_id = ANY ($2::bigint[])",
-        "OR e.tenant_id IS NULL AND e.partner_id IS NULL) ORDER BY e.id FOR KEY SHARE OF e",
+        "OR e.tenant_id IS NULL AND e.partner_id IS NULL)",
+        "AND coalesce(t.status, '') NOT IN ('erasing', 'erased') AND coalesce(p.status, '') <> 'deleted'",
+        "ORDER BY e.id FOR KEY SHARE OF e",
     )
 )
 
 
 async def that_see(conn: Connection, tenants: list[int], partners: list[int]) -> list[Endpoint]:
-    """Enabled endpoints of these tenants and partners, and all of the platform's."""
+    """Enabled endpoints of these tenants and partners, and all of the platform's. Those of who is gone are on their
+    way (`events.retention`).
+    """
     return [endpoint(row) for row in await conn.fetch(_THAT_SEE, tenants, partners)]

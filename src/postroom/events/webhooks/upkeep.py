@@ -1,31 +1,21 @@
-"""Tasks that are not to be sent now, or not at all, and attempts that are kept no longer (§1, §8, §12; J13, J30)."""
+"""Tasks that are not to be sent now, or not at all (§8, §12; J13)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from postroom.accounts.store.reach import partner_status
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
 from postroom.db.pool import Connection, Database
+from postroom.events.retention import REPLAY
 from postroom.events.webhooks.models import AttemptStatus, Trouble
 from postroom.events.webhooks.outcomes import WRITE
 
 BATCH: Final = 500
-MAX_ROWS: Final = 10_000
-REPLAY_DAYS: Final = 30
-"""How far back one may be told again, by when the event happened."""
-
 _STANDS: Final = " ".join(("coalesce(", partner_status("e.tenant_id", "e.partner_id"), ", 'active') = 'active'"))
-
-
-def kept_days(tenant: str, default: str) -> str:
-    """SQL: for how many days events of the tenant are kept, an expression; of those of no tenant 30."""
-    own = ("(SELECT (n.policy_json #>> '{retention,events_days}')::integer FROM tenants n WHERE n.id =", tenant, ")")
-    return " ".join(("CASE WHEN", tenant, "IS NULL THEN 30 ELSE coalesce(", *own, ",", default, ") END"))
-
 
 # $1 now, $2 how many.
 _OF_DISABLED: Final = """
@@ -55,34 +45,21 @@ UPDATE webhook_tasks SET held_at = NULL, next_attempt_at = $1 WHERE id IN (
   WHERE t.held_at IS NOT NULL AND {_STANDS} ORDER BY t.held_at, t.id LIMIT $2 FOR UPDATE OF t SKIP LOCKED
 )
 """.replace("{_STANDS}", _STANDS)
-# $3 days by default.
+# $1 the moment before which all is too old, $2 how many.
 _TOO_OLD: Final = """
 SELECT t.id, t.endpoint_id, t.tenant_id, t.event_id, t.event_type, t.attempt
 FROM webhook_endpoints e JOIN webhook_tasks t ON t.endpoint_id = e.id
-WHERE t.held_at IS NOT NULL
-  AND t.occurred_at < $1::timestamptz - make_interval(days => least(30, {kept}))
+WHERE (t.held_at IS NOT NULL OR t.parked_at IS NOT NULL) AND t.occurred_at < $1
 LIMIT $2 FOR KEY SHARE OF e SKIP LOCKED FOR UPDATE OF t SKIP LOCKED
-""".replace("{kept}", kept_days("t.tenant_id", "$3::integer"))
+"""
 _DELETE: Final = "DELETE FROM webhook_tasks WHERE id = ANY ($1::bigint[])"
-# $1 now, $2 how many, $3 days by default, $4 most days.
-_PRUNE: Final = """
-WITH gone AS (
-  DELETE FROM webhook_deliveries WHERE id IN (
-    SELECT d.id FROM webhook_deliveries d
-    WHERE d.created_at < $1::timestamptz - interval '1 day'
-      AND d.created_at < $1::timestamptz - make_interval(days => least($4::integer, {kept}))
-    ORDER BY d.id LIMIT $2
-  ) RETURNING 1
-) SELECT count(*) FROM gone
-""".replace("{kept}", kept_days("d.tenant_id", "$3::integer"))
 
 
 class Upkeep:
     """May run twice, and in several processes."""
 
-    def __init__(self, database: Database, clock: Clock, ids: IdGenerator, *, events_days: int = 30) -> None:
-        """`events_days`: for how long the events of a tenant are kept that has not said."""
-        self._database, self._clock, self._ids, self._days = database, clock, ids, events_days
+    def __init__(self, database: Database, clock: Clock, ids: IdGenerator) -> None:
+        self._database, self._clock, self._ids = database, clock, ids
 
     async def set_aside(self) -> int:
         """Give up what is due at disabled endpoints, which may be replayed; hold what is due at those of suspended
@@ -95,19 +72,14 @@ class Upkeep:
         return len(rows) + int(held.split()[-1])
 
     async def resume(self) -> int:
-        """Let go what was held for a partner who is active again, the longest held first; give up what is too old to
-        be told. How many go on."""
+        """Let go what was held for a partner who is active again, the longest held first; give up what stands still and
+        is too old to be told. How many go on."""
         now = self._clock.now()
         async with self._database.transaction() as conn:
-            rows = await conn.fetch(_TOO_OLD, now, BATCH, self._days)
+            rows = await conn.fetch(_TOO_OLD, now - REPLAY, BATCH)
             await self._bury(conn, rows, Trouble.EVENT_UNAVAILABLE, now)
             resumed: str = await conn.execute(_RESUME, now, BATCH)
         return int(resumed.split()[-1])
-
-    async def prune(self, most: timedelta) -> int:
-        """Delete attempts that are older than their tenant keeps events, or than `most`; how many."""
-        async with self._database.acquire() as conn:
-            return int(await conn.fetchval(_PRUNE, self._clock.now(), MAX_ROWS, self._days, most.days))
 
     async def _bury(self, conn: Connection, rows: Sequence[Any], trouble: Trouble, now: datetime) -> None:
         if not rows:

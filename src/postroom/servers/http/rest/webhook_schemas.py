@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictStr, StringConstraints, model_validator
 
 from postroom.events.catalogue import timestamp
+from postroom.events.registry import EventType
 from postroom.events.webhooks.models import Attempt, Endpoint
-from postroom.events.webhooks.types import EventType
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.shapes import Json
