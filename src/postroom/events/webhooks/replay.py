@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.models import Principal
@@ -15,47 +13,10 @@ from postroom.base.ids import IdGenerator
 from postroom.db.pool import Connection, Database
 from postroom.events.webhooks.dispatch import happened
 from postroom.events.webhooks.endpoints import found, may_read
-from postroom.events.webhooks.models import AttemptStatus, Endpoint, EndpointScope
 from postroom.events.webhooks.rules import matches
-from postroom.events.webhooks.upkeep import REPLAY_DAYS, kept_days
+from postroom.events.webhooks.upkeep import REPLAY_DAYS
+from postroom.events.webhooks.windows import MAX_EVENTS, MAX_IDS, Asked, ByIds, events_of
 
-MAX_IDS: Final = 100
-MAX_EVENTS: Final = 1000
-
-_EVENTS: Final = """
-SELECT e.id, e.public_id, e.type, e.tenant_id, coalesce(e.partner_id, o.partner_id) AS partner_id, e.occurred_at,
-  e.owner_id, i.public_id AS identity, coalesce(i.is_system, false) AS is_system
-FROM events e
-LEFT JOIN partner_tenants o ON o.tenant_id = e.tenant_id
-LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id
-WHERE {scope} AND e.type NOT IN ('webhook.test', 'delivery.updated')
-  AND e.occurred_at >= $2::timestamptz - make_interval(days => least(30, {kept})) AND {which}
-"""
-# $1 key of the tenant or partner, $2 now, $3 days by default. The same as `rules.matches`, so that little is read.
-_SCOPES: Final = {
-    EndpointScope.TENANT: "e.tenant_id = $1::bigint",
-    EndpointScope.PARTNER: "(e.partner_id = $1::bigint OR o.partner_id = $1::bigint)",
-    EndpointScope.PLATFORM: "$1::bigint IS NULL",
-}
-_BY_IDS: Final = "e.public_id = ANY ($4::text[]) ORDER BY e.id"
-# $8: the endpoint, for the status of what it was told.
-_BY_WINDOW: Final = """
-e.occurred_at >= $4 AND ($5::timestamptz IS NULL OR e.occurred_at < $5)
-  AND ($6::text[] IS NULL OR e.type = ANY ($6)) AND ($7::text[] IS NULL OR i.public_id = ANY ($7)) AND {status}
-ORDER BY e.id LIMIT 1001
-"""
-_OF_ATTEMPTS: Final = "SELECT FROM webhook_deliveries d WHERE d.endpoint_id = $8 AND d.event_id = e.public_id"
-_STATUSES: Final = {
-    None: "$8::bigint IS NOT NULL",
-    AttemptStatus.SUCCEEDED: f"EXISTS ({_OF_ATTEMPTS} AND d.status = 'succeeded')",
-    AttemptStatus.DEAD: (
-        f"EXISTS ({_OF_ATTEMPTS} AND d.status = 'dead') AND NOT EXISTS ({_OF_ATTEMPTS} AND d.status = 'succeeded')"
-    ),
-    AttemptStatus.FAILED: (
-        "(SELECT d.status FROM webhook_deliveries d WHERE d.endpoint_id = $8 AND d.event_id = e.public_id"
-        " ORDER BY d.attempt DESC LIMIT 1) = 'failed'"
-    ),
-}
 # What waits already begins its schedule anew, at once, after the attempts that were made; what is under way goes on.
 _QUEUE: Final = """
 INSERT INTO webhook_tasks (endpoint_id, tenant_id, event_key, event_id, event_type, occurred_at, attempt, first_attempt,
@@ -74,21 +35,6 @@ ON CONFLICT (endpoint_id, event_key) DO UPDATE SET
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ByIds:
-    event_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ByWindow:
-    """`since` ≤ when it happened < `until`."""
-
-    since: datetime
-    until: datetime | None = None
-    status: AttemptStatus | None = None
-
-
-Asked = ByIds | ByWindow
 Then = Callable[[Connection, int], Awaitable[None]]
 
 
@@ -119,7 +65,7 @@ class Replays:
         async with self._database.transaction() as conn:
             one = await found(conn, caller, public_id, lock=True)
             may_read(caller, one.events)
-            events = await self._events(conn, one, asked, now)
+            events = await events_of(conn, one, asked, now, self._days)
             if len(events) > MAX_EVENTS:
                 raise invalid("since", f"more than {MAX_EVENTS} events: ask for a narrower window")
             rows = [row for row in events if matches(one, happened(row))]
@@ -135,18 +81,3 @@ class Replays:
         if rows:
             self._queued()
         return len(rows)
-
-    async def _events(self, conn: Connection, one: Endpoint, asked: Asked, now: datetime) -> Sequence[Any]:
-        first = (one.tenant_id if one.tenant_id is not None else one.partner_id, now, self._days)
-        if isinstance(asked, ByIds):
-            return await conn.fetch(_statement(one, _BY_IDS), *first, list(asked.event_ids))
-        since = max(asked.since, now - timedelta(days=REPLAY_DAYS))
-        types = None if "*" in one.events else list(one.events)
-        identities = None if one.identity_ids is None else list(one.identity_ids)
-        which = _BY_WINDOW.replace("{status}", _STATUSES[asked.status])
-        return await conn.fetch(_statement(one, which), *first, since, asked.until, types, identities, one.id)
-
-
-def _statement(one: Endpoint, which: str) -> str:
-    text = _EVENTS.replace("{scope}", _SCOPES[one.scope]).replace("{kept}", kept_days("e.tenant_id", "$3::integer"))
-    return text.replace("{which}", which)

@@ -21,9 +21,15 @@ REPLAY_DAYS: Final = 30
 _STANDS: Final = " ".join(("coalesce(", partner_status("e.tenant_id", "e.partner_id"), ", 'active') = 'active'"))
 
 
+def own_days(tenants: str) -> str:
+    """SQL: for how many days a row of `tenants`, by its name in the statement, wants events kept; null: it has not
+    said."""
+    return f"({tenants}.policy_json #>> '{{retention,events_days}}')::integer"
+
+
 def kept_days(tenant: str, default: str) -> str:
     """SQL: for how many days events of the tenant are kept, an expression; of those of no tenant 30."""
-    own = ("(SELECT (n.policy_json #>> '{retention,events_days}')::integer FROM tenants n WHERE n.id =", tenant, ")")
+    own = ("(SELECT", own_days("n"), "FROM tenants n WHERE n.id =", tenant, ")")
     return " ".join(("CASE WHEN", tenant, "IS NULL THEN 30 ELSE coalesce(", *own, ",", default, ") END"))
 
 
