@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from postroom import __version__
+from postroom.accounts.alerts import Alerts
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.account import Account
 from postroom.accounts.service.entrance import Entrance
@@ -36,6 +37,7 @@ from postroom.directory.standing import KeySlots, Platform, slots_of
 from postroom.events.feed import Feed
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
 from postroom.events.prune import prune_events
+from postroom.events.webhooks import alerts as webhook_alerts
 from postroom.events.webhooks import backlog
 from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
 from postroom.events.webhooks.service import Webhooks
@@ -55,6 +57,7 @@ from postroom.mailbox.verifications import prune_verifications
 from postroom.mailbox.words import WordIndexer
 from postroom.net import tls
 from postroom.net.guarded_http import GuardedClient
+from postroom.outbound import dead_letters
 from postroom.outbound.dead_letters import DeadLetters
 from postroom.outbound.queue import prune_attempts
 from postroom.outbound.relaying import clear_relays
@@ -160,7 +163,11 @@ class Node:
     ) -> None:
         self.core = core
         self._number = number
-        self.metrics = Metrics(core.clock, lambda: backlog.look(core.database, core.clock.now()))
+        conditions = (*webhook_alerts.CONDITIONS, *dead_letters.CONDITIONS)
+        self.alerts = Alerts(core.database, core.clock, core.ids, conditions)
+        self.metrics = Metrics(
+            core.clock, lambda: backlog.look(core.database, core.clock.now()), firing=self.alerts.counts
+        )
         self._client = client
         self._reload = reload or (lambda: core.secrets)
         self._reuse_port = reuse_port
@@ -596,6 +603,7 @@ class Node:
             Periodic("invitation_mail", timedelta(seconds=5), invitations.run_due),
             Periodic("expire_invitations", timedelta(hours=1), core.members.expire),
             Periodic("dead_letters", timedelta(minutes=1), self.dead_letters.collect),
+            Periodic("alerts", timedelta(minutes=1), self.alerts.run),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), statistics),
             Periodic("prune_changes", timedelta(minutes=10), changes),
