@@ -17,7 +17,7 @@ MOST_BLOCKED: Final = 20
 LONGEST_LAG: Final = timedelta(minutes=5)
 """Of events of which it is not settled who is told: as long as a dispatch that fails waits at most (§1)."""
 
-# The conditions of the partial indexes (migration 30) are written out: a parameter would not be recognised.
+# Conditions of partial indexes are written out: with a parameter they would not be recognised.
 _FAILING: Final = """
 SELECT public_id FROM webhook_endpoints WHERE enabled AND consecutive_failures >= 10 ORDER BY id LIMIT $1
 """

@@ -179,9 +179,9 @@ def statement(one: Endpoint, asked: Asked, now: datetime, days: int) -> tuple[st
     if isinstance(asked, ByIds):
         return _BY_IDS[one.scope], (*first, list(asked.event_ids))
     since = max(asked.since, now - timedelta(days=REPLAY_DAYS))
-    found = _BY_ATTEMPTS if asked.status in _MISSED else _BY_TIME
-    which = (one.scope, asked.status)
-    return found[which], (*first, since, asked.until, one.id)  # type: ignore[index]
+    scope, status = one.scope, asked.status
+    text = _BY_ATTEMPTS[scope, status] if status is not None and status in _MISSED else _BY_TIME[scope, status]
+    return text, (*first, since, asked.until, one.id)
 
 
 async def events_of(conn: Connection, one: Endpoint, asked: Asked, now: datetime, days: int) -> Sequence[Any]:
