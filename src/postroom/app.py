@@ -274,7 +274,6 @@ async def open_client(core: Core) -> GuardedClient:
     """What sends to URLs of others; the caller closes it. It reads the system's authorities, so commands that ask
     nobody go without."""
     settings = core.settings
-    hosts = (settings.smtp.host, settings.imap.host, settings.api.host, settings.server.hostname)
 
     def made() -> GuardedClient:
         return GuardedClient(
@@ -282,10 +281,17 @@ async def open_client(core: Core) -> GuardedClient:
             core.resolver,
             own_hosts=(settings.api_host, settings.server.hostname, *settings.mx_hosts),
             platform_domain=settings.platform_domain,
-            own_addresses=OwnAddresses(core.clock, hosts),
+            own_addresses=own_addresses_of(core),
         )
 
     return await asyncio.to_thread(made)
+
+
+def own_addresses_of(core: Core) -> OwnAddresses:
+    """Addresses of this deployment: this machine's, its listeners', and those that the settings name."""
+    settings = core.settings
+    listeners = (settings.smtp.host, settings.imap.host, settings.api.host)
+    return OwnAddresses(core.clock, (*listeners, *map(str, settings.server.own_addresses)))
 
 
 def webhooks_of(core: Core, client: GuardedClient, *, observe: Observe = unobserved) -> Webhooks:

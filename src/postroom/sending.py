@@ -15,7 +15,7 @@ from typing import Final
 
 from postroom import __version__
 from postroom.accounts.models import Mode
-from postroom.app import Core
+from postroom.app import Core, own_addresses_of
 from postroom.base import log as base_log
 from postroom.base.settings_tree import RelayTls, Settings, UnknownOutcome
 from postroom.directory.locals import LocalDomains
@@ -28,6 +28,7 @@ from postroom.mailauth.dkim_key import Algorithm
 from postroom.mailbox.ingest import Ingest
 from postroom.mailbox.models import Appended, MailboxRef
 from postroom.net.mx import RoutePolicy
+from postroom.net.public_address import is_public
 from postroom.outbound.accept import Acceptance, Also
 from postroom.outbound.address_bounces import AddressBounces
 from postroom.outbound.allowance import SubmissionLimits
@@ -447,7 +448,10 @@ class MailOut:
                 DirectConfig(
                     hostname,
                     policy=RoutePolicy(
-                        own_names=frozenset({hostname, *settings.mx_hosts}), allow_private=queue.allow_private_targets
+                        own_names=frozenset({hostname, *settings.mx_hosts}),
+                        # Private ones are refused anyway; that they are ours, too, is no reason to end the list.
+                        own_addresses=frozenset(filter(is_public, own_addresses_of(core)())),
+                        allow_private=queue.allow_private_targets,
                     ),
                     timeouts=Timeouts(
                         connect=queue.connect_timeout_secs,

@@ -151,23 +151,29 @@ class Room:
         partner: int | None = None,
         about: str | None = None,
     ) -> str:
-        """An event as it is in the outbox; its public id."""
+        """An event as it is in the outbox; its public id. `about`: the endpoint that was disabled."""
         self.sequence += 1
         public_id, owner = self.ids.new("evt_"), about or (identity[1] if identity else "platform")
         payload = envelope(
             event_id=public_id,
             kind=kind,
             occurred_at=self.clock.now(),
-            tenant_id=None,
+            tenant_id=await self.value("SELECT public_id FROM tenants WHERE id = $1", tenant) if about else None,
             identity_id=identity[1] if identity else None,
-            sequence=self.sequence,
-            data={"n": self.sequence},
+            sequence=None if about else self.sequence,
+            data={"webhook_id": about, "reason": "failing"} if about else {"n": self.sequence},
         )
         await self.value(
             "INSERT INTO events (public_id, type, tenant_id, partner_id, identity_id, owner_kind, owner_id, sequence,"
             " payload, occurred_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id",
             *(public_id, kind, tenant, partner, identity[0] if identity else None),
-            *("mailbox" if identity else "platform", owner, self.sequence, payload, self.clock.now()),
+            *(
+                "mailbox" if identity else "platform",
+                owner,
+                None if about else self.sequence,
+                payload,
+                self.clock.now(),
+            ),
         )
         return public_id
 

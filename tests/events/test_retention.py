@@ -18,7 +18,8 @@ from postroom.db import Database
 from postroom.events import retention
 from postroom.events.retention import KEPT, Retention
 from postroom.events.webhooks.endpoints import end_of_partner
-from postroom.events.webhooks.replay import ByIds, ByWindow, Replays
+from postroom.events.webhooks.replay import Replays
+from postroom.events.webhooks.windows import ByIds, ByWindow
 from tests.events.hooks import PLATFORM, Room
 from tests.mailbox.letters import Pen, make_boxes, raw_mail
 

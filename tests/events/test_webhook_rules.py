@@ -15,7 +15,16 @@ from postroom.accounts.permissions import Permission
 from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
 from postroom.events.webhooks.models import Answered, DisabledReason, Endpoint, EndpointScope, Happened
-from postroom.events.webhooks.rules import MAX_ATTEMPTS, WAITS, Health, answered, matches, needed, wait_after
+from postroom.events.webhooks.rules import (
+    MAX_ATTEMPTS,
+    WAITS,
+    Health,
+    answered,
+    matches,
+    needed,
+    needed_to_change,
+    wait_after,
+)
 from postroom.net.guarded_http import Code, Failure, Response
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -67,6 +76,41 @@ def test_nobody_is_told_of_what_is_not_theirs(endpoint: Endpoint, event: Happene
 @given(events.filter(lambda one: one.type not in ("webhook.test", "delivery.updated")))
 def test_the_platform_hears_of_everything_but_of_itself(event: Happened) -> None:
     assert matches(ENDPOINT, event) == (event.type != "webhook.disabled" or event.about != ENDPOINT.public_id)
+
+
+@st.composite
+def changed(draw: st.DrawFn) -> tuple[Endpoint, Endpoint, frozenset[str]]:
+    """An endpoint before and after a change that names some of its members."""
+    before = draw(endpoints())
+    before = draw(st.sampled_from((before, replace(before, enabled=False, disabled_reason=DisabledReason.MANUAL))))
+    names = frozenset(draw(st.sets(st.sampled_from(("url", "events", "identity_ids", "enabled")), min_size=1)))
+    asked = draw(endpoints())
+    after = replace(before, **{name: getattr(asked, name) for name in names - {"enabled"}})
+    if "url" in names:
+        after = replace(after, url=draw(st.sampled_from((before.url, "https://other.example.com/"))))
+    if "enabled" in names:
+        after = replace(after, enabled=draw(st.booleans()))
+    return before, after, names
+
+
+@pytest.mark.covers("edge:J29")
+@given(changed(), events)
+def test_who_may_not_read_mail_has_none_sent(
+    change: tuple[Endpoint, Endpoint, frozenset[str]], event: Happened
+) -> None:
+    """Whatever is changed: what is sent afterwards and was not before takes what it would take to read it."""
+    before, after, names = change
+
+    def is_sent(one: Endpoint) -> bool:
+        return one.enabled and matches(one, event)
+
+    sent_anew = is_sent(after) and not (is_sent(before) and before.url == after.url)
+    required = needed_to_change(before, after, names)
+    if sent_anew:
+        assert needed([event.type]) <= required
+    assert required <= needed(after.events)
+    if not names & {"url", "events"} and not after.enabled and before.identity_ids == after.identity_ids:
+        assert not required
 
 
 def test_who_sees_an_event() -> None:

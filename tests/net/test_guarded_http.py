@@ -20,6 +20,7 @@ import uvloop
 
 from postroom import __version__
 from postroom.base.clock import SystemClock
+from postroom.net import guarded_http
 from postroom.net.dns_types import Answer, IpAddress, Kind, NoData, NoSuchName, Resolver, TemporaryFailure
 from postroom.net.dns_types import Failure as DnsFailure
 from postroom.net.guard import Refusal
@@ -340,6 +341,33 @@ async def test_the_next_address_is_tried(authority: Authority, trusted: ssl.SSLC
         client(authority, Zone([THERE, HERE], v6=[ip_address("::1")]), allowed=lambda _: True) as made,
     ):
         assert await status(made, web) == 204
+
+
+@pytest.mark.covers("RFC 8305 §5", "security-privacy:A9")
+async def test_an_address_that_nobody_answers_at_holds_up_no_request(
+    authority: Authority, trusted: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is of the family that leads nowhere here; it is let go of when the other one answers."""
+    silent, asked, let_go, tcp = ip_address("2606:4700::1111"), [], [], guarded_http._tcp
+
+    async def connect(address: IpAddress, port: int) -> socket.socket:
+        asked.append(address)
+        if address == silent:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                let_go.append(address)
+        return await tcp(address, port)
+
+    monkeypatch.setattr(guarded_http, "_tcp", connect)
+    async with serving(answering(OK, OK), trusted) as web, client(authority, Zone([HERE], v6=[silent])) as made:
+        assert await status(made, web) == 204
+        await asyncio.sleep(0)
+        assert asked == [silent, HERE]
+        assert let_go == [silent]
+        assert await status(made, web) == 204
+        assert web.connections == 1
+    assert len(asked) == 2
 
 
 async def test_nobody_listens(authority: Authority) -> None:

@@ -19,7 +19,7 @@ import pytest
 from postroom.accounts import Level, NewKey
 from postroom.accounts.models import NewTenant
 from postroom.accounts.permissions import MAY_HOLD, OWNER_ONLY
-from postroom.app import Core, open_core
+from postroom.app import Core, open_client, open_core, own_addresses_of
 from postroom.base.clock import SystemClock
 from postroom.base.sealed_columns import WEBHOOK_SECRET
 from postroom.base.secrets import ensure_secrets, load_secrets
@@ -27,8 +27,12 @@ from postroom.base.settings import load
 from postroom.directory import NewIdentity
 from postroom.directory.sending_controls import Switch
 from postroom.net.dns_types import IpAddress, Resolver
+from postroom.net.guard import Refusal
 from postroom.net.guarded_http import GuardedClient
+from postroom.net.public_address import is_public
 from postroom.node import Node
+from postroom.outbound.models import RouteKind
+from postroom.outbound.transports.direct import Direct
 from tests.net.test_guarded_http import HERE, HOST, Zone
 from tests.net.web_server import Authority, Peer, serving
 
@@ -196,3 +200,24 @@ async def test_the_worker_keeps_events_as_the_switch_says(database_url: str, tmp
         assert await left() == 1
         async with core.database.acquire() as conn:
             await conn.execute("DELETE FROM events")  # they say nothing
+
+
+@pytest.mark.covers("FR-WH-5", "SEC-9", "security-privacy:A9.5")
+async def test_other_nodes_are_inside_once_the_settings_name_them(database_url: str, tmp_path: Path) -> None:
+    """A public address of another machine is known by its setting alone; to webhooks and to mail."""
+    other = ip_address("8.8.4.4")
+    named = {"platform_domain": "agents.example", "api_host": "api.example.com", "server.own_addresses": str(other)}
+    settings = load(named, {}, data_dir=tmp_path, host_name="hooks")
+    ensure_secrets(tmp_path, os.urandom, {})
+    resolver = cast(Resolver, Zone([other], [ip_address("8.8.8.8")]))
+    async with open_core(settings, load_secrets(tmp_path, {}), database_url, migrate=False, resolver=resolver) as core:
+        client = await open_client(core)
+        try:
+            assert await client.check(f"https://{HOST}/") is Refusal.ADDRESS
+            assert await client.check(f"https://{HOST}/") is None
+        finally:
+            await client.aclose()
+        reached = own_addresses_of(core)()
+        assert other in reached
+        direct = cast(Direct, Node(core).mail_out._transports()[RouteKind.DIRECT])
+        assert direct._config.policy.own_addresses == {address for address in reached if is_public(address)} >= {other}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from postroom.accounts import Level
+from postroom.accounts.alerts import Alerts, Condition, Severity
 from postroom.base.clock import ManualClock
-from postroom.db import Database, Listener, Notifier
+from postroom.db import Connection, Database, Listener, Notifier
 from postroom.directory.sending_controls import CHANNEL, SendingControls, Switch, Switches
 from tests.rest.contract import check
 from tests.rest.lobby import RIGHT, open_lobby
@@ -145,3 +148,16 @@ async def test_a_lost_hint_is_made_up_for(world: World) -> None:
     assert await switches.is_on(Switch.FREE_SENDING)
     world.clock.advance(31)
     assert not await switches.is_on(Switch.FREE_SENDING)
+
+
+@pytest.mark.covers("cli-config-ops:C5")
+async def test_alerts_that_fire_are_shown(world: World) -> None:
+    async def broken(conn: Connection, now: datetime, most: int) -> Sequence[str]:
+        return ("whk_1",)
+
+    assert (await status(world))["firing"] == []
+    await Alerts(world.db, world.clock, world.ids, (Condition("webhook_failing", Severity.TICKET, broken),)).run()
+    shown = await status(world)
+    (one,) = shown["firing"]
+    assert (one["alert"], one["severity"]) == ("webhook_failing:whk_1", "ticket")
+    assert one["fired_at"].startswith("2030-01-01T00:00:0")

@@ -18,6 +18,7 @@ from . import settings_values as check
 from .settings_values import (
     MASK,
     MAX_PORT,
+    Addresses,
     Bytes,
     Count,
     DnsName,
@@ -129,6 +130,9 @@ class ServerSettings(_Section):
     """What this process does: `smtp`, `submission`, `lmtp`, `imap`, `http`, `worker`, or `all`."""
     node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "node"
     """Names this node to the database; the machine's host name unless set."""
+    own_addresses: Addresses = ()
+    """Public addresses of the other nodes of this deployment, and of what stands before any of them (NAT, a load
+    balancer): URLs and mail servers that others name may not lead there. This machine's own are found by themselves."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
     """How many processes share the ports of this machine; limits of connections are divided among them."""
     shutdown_timeout_secs: Seconds = 30.0

@@ -6,7 +6,7 @@ A check takes what the file or the environment has and raises ValueError with wo
 import json
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -55,6 +55,16 @@ def network(value: object) -> object:
             return ip_network(value.strip())
         except ValueError:
             raise ValueError("networks are needed, such as 192.0.2.0/24 or 2001:db8::1") from None
+    return value
+
+
+def address(value: object) -> object:
+    """An IP address; a name would be whatever the DNS says today."""
+    if isinstance(value, str):
+        try:
+            return ip_address(value.strip())
+        except ValueError:
+            raise ValueError("IP addresses are needed, such as 203.0.113.7 or 2001:db8::7") from None
     return value
 
 
@@ -178,6 +188,11 @@ Seconds = Annotated[float, Field(gt=0, le=86400 * 366)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, Field(ge=1, le=2**53)]
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]
+Addresses = Annotated[
+    tuple[Annotated[IPv4Address | IPv6Address, BeforeValidator(address)], ...],
+    BeforeValidator(split),
+    Field(max_length=1000),
+]
 Password = Annotated[str, Field(max_length=1024, repr=False), PlainSerializer(mask_or_empty, when_used="json")]
 Schedule = Annotated[
     tuple[Annotated[int, Field(ge=1, le=86400 * 30)], ...], BeforeValidator(delays), Field(max_length=100)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from postroom.accounts.alerts import Alert, firing
 from postroom.accounts.service.master_keys import MasterKeys
 from postroom.base.clock import Clock
 from postroom.base.sealing import kid_of
@@ -61,6 +62,7 @@ class DeploymentStanding:
     switches: tuple[SwitchState, ...]
     master_key: KeySlots
     capacity: Capacity
+    firing: tuple[Alert, ...]
 
 
 class Platform:
@@ -84,7 +86,9 @@ class Platform:
         self._measuring = asyncio.Lock()
 
     async def standing(self) -> DeploymentStanding:
-        return DeploymentStanding(await self._controls.switches(), await self._keys(), await self._capacity())
+        switches, keys, capacity = await self._controls.switches(), await self._keys(), await self._capacity()
+        async with self._database.acquire() as conn:
+            return DeploymentStanding(switches, keys, capacity, await firing(conn))
 
     async def _capacity(self) -> Capacity:
         async with self._measuring:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from ipaddress import IPv4Address
-from itertools import zip_longest
 from typing import Final, Protocol, TypeVar
 
 from postroom import __version__
@@ -25,6 +24,7 @@ from postroom.net.guard import Refusal, Target, check_addresses, check_url
 from postroom.net.http_link import Broken, Exchange, HttpLink
 from postroom.net.idle_links import IdleLinks
 from postroom.net.public_address import is_public
+from postroom.net.racing import first_connected, interleaved
 
 DEADLINE_SECONDS: Final = 15.0
 """events-webhooks-errors §13: from the question to the DNS to the last byte that is read."""
@@ -33,8 +33,6 @@ READ_LIMIT: Final = 4096
 DNS_SECONDS: Final = 5.0
 MAX_ADDRESSES: Final = 4
 """Addresses that are tried in one request, as for hosts of mail (`mx.MAX_ADDRESSES`); all of them are checked."""
-FIRST_SECONDS: Final = 2.0
-"""For a connection to an address that is not the last one to try: some host has an address that nobody answers at."""
 USER_AGENT: Final = f"Postroom/{__version__}"
 _OURS: Final = frozenset(
     (
@@ -206,18 +204,16 @@ class GuardedClient:
             refusal = check_addresses(found, own_addresses=self._own_addresses(), is_allowed=self._is_allowed)
         if refusal is not None:
             raise _Failed(Code.DNS if refusal is Refusal.NO_ADDRESS else Code.SSRF_BLOCKED, refusal)
-        return [address for pair in zip_longest(v6, v4) for address in pair if address is not None]
+        return interleaved(v6, v4)
 
     async def _connect(self, target: Target, addresses: Sequence[IpAddress]) -> HttpLink:
-        tried = addresses[:MAX_ADDRESSES]
-        for number, address in enumerate(tried, 1):
-            try:
-                async with asyncio.timeout(FIRST_SECONDS if number < len(tried) else None):
-                    connected = await _tcp(address, target.port)
-            except OSError:  # TimeoutError is one
-                continue
-            return await self._secure(target, address, connected)
-        raise _Failed(Code.CONNECT)
+        """To whichever of `addresses` answers first. TLS is not part of that: a host whose certificate is wrong at one
+        address is wrong."""
+        try:
+            address, connected = await first_connected(addresses[:MAX_ADDRESSES], partial(_tcp, port=target.port))
+        except OSError:
+            raise _Failed(Code.CONNECT) from None
+        return await self._secure(target, address, connected)
 
     async def _secure(self, target: Target, address: IpAddress, connected: socket.socket) -> HttpLink:
         loop = asyncio.get_running_loop()

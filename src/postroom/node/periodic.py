@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from postroom.accounts.alerts import Alerts
 from postroom.app import Core
 from postroom.base import log as base_log
 from postroom.blobs.store import StorageError
@@ -44,6 +45,7 @@ class Chores:
     dead_letters: DeadLetters
     rerender: Rerender
     webhooks: Webhooks
+    alerts: Alerts
 
     def periodic(self) -> list[Periodic]:
         """For a `Worker`."""
@@ -62,6 +64,7 @@ class Chores:
             Periodic("invitation_mail", timedelta(seconds=5), invitations.run_due),
             Periodic("expire_invitations", timedelta(hours=1), core.members.expire),
             Periodic("dead_letters", timedelta(minutes=1), self.dead_letters.collect),
+            Periodic("alerts", timedelta(minutes=1), self.alerts.run),
             Periodic("rerender", timedelta(seconds=10), self.rerender.run_once),
             Periodic("statistics", timedelta(seconds=5), self._statistics),
             Periodic("prune_changes", timedelta(minutes=10), self._prune_changes),

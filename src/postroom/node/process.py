@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from postroom import __version__
+from postroom.accounts.alerts import Alerts
 from postroom.accounts.rates import RateLimiter
 from postroom.accounts.service.policies import CHANNEL as POLICY_CHANNEL
 from postroom.accounts.service.sign_in import SignIn
@@ -25,6 +26,7 @@ from postroom.directory.resolver import Directory
 from postroom.directory.sending_controls import CHANNEL as SWITCH_CHANNEL
 from postroom.events.feed import Feed
 from postroom.events.live import CHANNEL as MAILBOX_CHANNEL
+from postroom.events.webhooks import alerts as webhook_alerts
 from postroom.events.webhooks import backlog
 from postroom.events.webhooks.service import CHANNEL as WEBHOOK_CHANNEL
 from postroom.events.webhooks.service import Webhooks
@@ -45,6 +47,7 @@ from postroom.node.http_doors import HttpDoors
 from postroom.node.imap_doors import ImapDoors
 from postroom.node.periodic import Chores
 from postroom.node.shares import divided
+from postroom.outbound import dead_letters
 from postroom.outbound.dead_letters import DeadLetters
 from postroom.sending import (
     OUTBOUND_CHANNEL,
@@ -114,7 +117,11 @@ class Node:
     ) -> None:
         self.core = core
         self._number = number
-        self.metrics = Metrics(core.clock, lambda: backlog.look(core.database, core.clock.now()))
+        conditions = (*webhook_alerts.CONDITIONS, *dead_letters.CONDITIONS)
+        self.alerts = Alerts(core.database, core.clock, core.ids, conditions)
+        self.metrics = Metrics(
+            core.clock, lambda: backlog.look(core.database, core.clock.now()), firing=self.alerts.counts
+        )
         self._client = client
         self._reload = reload or (lambda: core.secrets)
         self._reuse_port = reuse_port
@@ -417,4 +424,5 @@ class Node:
             dead_letters=self.dead_letters,
             rerender=self.rerender,
             webhooks=self.webhooks,
+            alerts=self.alerts,
         )

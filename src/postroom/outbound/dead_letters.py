@@ -6,12 +6,13 @@ the row is found to be parked, and says whether somebody let it go on. Nothing o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from postroom.accounts.alerts import Condition, Severity
 from postroom.accounts.audit import HOST, Actor, Entry, record
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -23,6 +24,8 @@ from postroom.mailbox import words
 from postroom.outbound import bounces, claiming, invitation_mail
 
 KEPT: Final = timedelta(days=14)
+OPEN_FOR: Final = timedelta(minutes=15)
+"""How long work may stand still before somebody is to be told (J8)."""
 BATCH: Final = 500
 MAX_PAGE: Final = 101
 """A page of a hundred, and one more that tells whether another follows."""
@@ -84,6 +87,9 @@ _FORGET: Final = """
 DELETE FROM dlq_items i
 WHERE i.kind = $1 AND i.redriven_at IS NULL AND NOT EXISTS (SELECT FROM <table> t WHERE <same>)
 """
+_OPEN: Final = """
+SELECT queue FROM dlq_items WHERE redriven_at IS NULL AND first_seen_at < $1 GROUP BY queue ORDER BY queue LIMIT $2
+"""
 _EXPIRE: Final = "DELETE FROM dlq_items WHERE first_seen_at <= $1"
 
 _SELECT: Final = """
@@ -136,6 +142,14 @@ KINDS: Final = (
     _Kind("webhook", DeadQueue.WEBHOOKS, webhooks.QUEUE),
 )
 _BY_NAME: Final = {kind.name: kind for kind in KINDS}
+
+
+async def _open(conn: Connection, now: datetime, most: int) -> Sequence[str]:
+    rows = await conn.fetch(_OPEN, now - OPEN_FOR, most)
+    return [row["queue"] for row in rows]
+
+
+CONDITIONS: Final = (Condition("dlq", Severity.PAGE, _open),)
 
 
 class DeadLetters:

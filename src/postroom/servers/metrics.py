@@ -7,7 +7,7 @@ looked up when it is read. Labels are words of a fixed list: no id, no address, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -42,13 +42,19 @@ _INBOUND: Final = frozenset({"message.received", "message.quarantined"})
 _CLASSES: Final = ("inbound", "other")
 
 Look = Callable[[], Awaitable[Backlog]]
+Firing = Callable[[], Awaitable[Mapping[tuple[str, str], int]]]
+"""How many alerts fire, by kind and severity."""
+
+
+async def none_firing() -> Mapping[tuple[str, str], int]:
+    return {}
 
 
 class Metrics:
     """Of one process. Counting never fails and never waits."""
 
-    def __init__(self, clock: Clock, look: Look) -> None:
-        self._clock, self._look = clock, look
+    def __init__(self, clock: Clock, look: Look, *, firing: Firing = none_firing) -> None:
+        self._clock, self._look, self._firing = clock, look, firing
         self._looking = asyncio.Lock()
         self._looked_at = float("-inf")
         self._standing = _Standing()
@@ -131,14 +137,14 @@ class Metrics:
         async with self._looking:
             now = self._clock.monotonic()
             if now - self._looked_at >= CACHE_SECONDS:
-                self._standing.backlog = await self._looked()
+                self._standing.found = await self._looked()
                 self._looked_at = now
         return generate_latest(self.registry)
 
-    async def _looked(self) -> Backlog | None:
+    async def _looked(self) -> tuple[Backlog, Mapping[tuple[str, str], int]] | None:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                return await self._look()
+                return await self._look(), await self._firing()
         except Exception as error:
             if not (isinstance(error, TimeoutError) or db_errors.is_transient(error)):
                 raise
@@ -150,17 +156,21 @@ class _Standing(Collector):
     """What was found in the database last."""
 
     def __init__(self) -> None:
-        self.backlog: Backlog | None = None
+        self.found: tuple[Backlog, Mapping[tuple[str, str], int]] | None = None
 
     def collect(self) -> Iterator[Metric]:
-        found = self.backlog
         yield GaugeMetricFamily(
             f"{PREFIX}database_up",
             "Whether the database answered; without it gauges are missing",
-            float(found is not None),
+            float(self.found is not None),
         )
-        if found is None:
+        if self.found is None:
             return
+        found, firing = self.found
+        alerts = GaugeMetricFamily(f"{PREFIX}alert_fired", "Alerts that fire", labels=["alert", "severity"])
+        for labels, count in sorted(firing.items()):
+            alerts.add_metric(labels, count)
+        yield alerts
         yield GaugeMetricFamily(
             f"{PREFIX}outbox_undispatched_age_ms", "Age of the oldest event that is not dispatched", found.oldest_ms
         )

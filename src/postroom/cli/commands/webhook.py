@@ -26,9 +26,9 @@ from postroom.events.webhooks import signing
 from postroom.events.webhooks.attempts import Filter
 from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, NewEndpoint
 from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
-from postroom.events.webhooks.replay import ByIds, ByWindow
 from postroom.events.webhooks.service import Webhooks
 from postroom.events.webhooks.store import Owner
+from postroom.events.webhooks.windows import ByIds, ByWindow
 from postroom.servers.objects import moment
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from postroom.accounts.audit import Actor, Entry, record
 from postroom.accounts.models import PLATFORM_SCOPE, Principal
 from postroom.accounts.partners import Partner
-from postroom.accounts.permissions import Level
+from postroom.accounts.permissions import Level, Permission
 from postroom.accounts.text import check_text, invalid
 from postroom.base.clock import Clock
 from postroom.base.errors import PostroomError
@@ -29,7 +29,7 @@ from postroom.events.registry import TEST
 from postroom.events.settled import present
 from postroom.events.webhooks import attempts, signing, store
 from postroom.events.webhooks.models import Answered, Attempt, AttemptStatus, DisabledReason, Endpoint
-from postroom.events.webhooks.rules import needed
+from postroom.events.webhooks.rules import needed, needed_to_change
 from postroom.events.webhooks.sending import Sender
 from postroom.events.webhooks.store import Owner, Sealed
 from postroom.net.guard import Refusal
@@ -94,8 +94,9 @@ class Endpoints:
 
         It is told of everything that is committed after this returns, and of nothing that was before it was called.
 
-        Raises `permission_denied`, `invalid_request` for a URL that is not asked, `webhook_limit_reached`;
-        `unavailable` when somebody takes too long who writes events, as it could not be said what is before.
+        Raises `permission_denied`, `webhook_limit_reached`, and `invalid_request` for a URL that is not asked or
+        identities that are not the owner's; `unavailable` when somebody takes too long who writes events, as it could
+        not be said what is before.
         """
         _require(caller, new.events)
         _check(new.description, new.identity_ids)
@@ -113,6 +114,7 @@ class Endpoints:
                 *(conn, self._ids.new("whk_"), owner, new.url, new.description, new.events, new.identity_ids, now),
                 after_event,
             )
+            await _check_identities(conn, made)
             await store.put_secret(conn, made.id, self._keyring.seal(WEBHOOK_SECRET, secret, made.id))
             details = {"scope": made.scope.value, "host": _host(made.url), "events": list(made.events)}
             await self._audit(conn, by, "webhook.create", made, details, now)
@@ -143,17 +145,15 @@ class Endpoints:
             changes.identity_ids if "identity_ids" in names else None,
         )
         before = await self.get(caller, public_id)
-        if names & {"url", "events"}:
-            _require(caller, changes.events if "events" in names else before.events)
-        moved = "url" in names and changes.url != before.url
-        if moved:
+        _may_change(caller, before, changes)
+        if "url" in names and changes.url != before.url:
             await self._check_url(changes.url)
         now = self._clock.now()
         async with self._database.transaction() as conn:
             before = await found(conn, caller, public_id, lock=True)
-            if names & {"url", "events"}:
-                _require(caller, changes.events if "events" in names else before.events)
+            _may_change(caller, before, changes)  # of what it has become meanwhile
             made = _changed(before, changes, now)
+            await _check_identities(conn, made, known=before.identity_ids)
             await store.update(conn, made, healthy=made.enabled and "enabled" in names)
             details: dict[str, Any] = {"fields": sorted(names)}
             if made.url != before.url:
@@ -298,7 +298,18 @@ def may_read(caller: Principal | None, events: tuple[str, ...]) -> None:
 
 
 def _require(caller: Principal | None, events: tuple[str, ...]) -> None:
-    missing = frozenset() if caller is None else needed(events) - caller.permissions
+    _hold(caller, needed(events))
+
+
+def _may_change(caller: Principal | None, before: Endpoint, changes: Changes) -> None:
+    """Raises `permission_denied`. Before `_changed` says what cannot be: who may not is told nothing else."""
+    enabled = changes.enabled if "enabled" in changes.names else before.enabled
+    after = replace(_named(before, changes), enabled=enabled)
+    _hold(caller, needed_to_change(before, after, changes.names))
+
+
+def _hold(caller: Principal | None, permissions: frozenset[Permission]) -> None:
+    missing = frozenset() if caller is None else permissions - caller.permissions
     if missing:
         raise PostroomError("permission_denied", details={"required": sorted(missing)})
 
@@ -309,10 +320,22 @@ def _check(description: str | None, identity_ids: tuple[str, ...] | None) -> Non
         raise invalid("identity_ids", f"must name at most {MAX_IDENTITIES} identities")
 
 
+async def _check_identities(conn: Connection, one: Endpoint, *, known: tuple[str, ...] | None = None) -> None:
+    """Those that are added are the owner's. What is not there and what is another's are the same answer; what the
+    endpoint had already may be gone by now."""
+    added = set(one.identity_ids or ()) - set(known or ())
+    if added and await store.count_identities(conn, one, sorted(added)) != len(added):
+        raise invalid("identity_ids", "must name identities that there are")
+
+
+def _named(before: Endpoint, changes: Changes) -> Endpoint:
+    plain = ("url", "events", "identity_ids", "description")
+    return replace(before, **{name: getattr(changes, name) for name in plain if name in changes.names})
+
+
 def _changed(before: Endpoint, changes: Changes, now: datetime) -> Endpoint:
     names = changes.names
-    plain = {name: getattr(changes, name) for name in ("url", "events", "identity_ids", "description") if name in names}
-    after = replace(before, **plain, updated_at=now)
+    after = replace(_named(before, changes), updated_at=now)
     if after.url != before.url or before.disabled_reason is DisabledReason.URL_CHANGED:
         # Disabling it by hand beside does not open another way round the test.
         if "enabled" in names and changes.enabled:

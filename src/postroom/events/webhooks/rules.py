@@ -50,6 +50,24 @@ def needed(events: Collection[str]) -> frozenset[Permission]:
     return frozenset(found)
 
 
+def needed_to_change(before: Endpoint, after: Endpoint, names: Collection[str]) -> frozenset[Permission]:
+    """What one must hold, beside `webhooks:manage`, for a change that names these members: whoever may not read mail
+    must not have mail sent that was not sent before.
+
+    Of `url` and `events` the rule speaks itself, whatever they are changed to. More identities, and sending anything
+    again, are the same by other means. What only narrows or stops takes no more.
+    """
+    resumes = after.enabled and not before.enabled
+    if "url" in names or "events" in names or resumes or _is_wider(before.identity_ids, after.identity_ids):
+        return needed(after.events)
+    return frozenset()
+
+
+def _is_wider(before: Collection[str] | None, after: Collection[str] | None) -> bool:
+    """None is every identity."""
+    return before is not None and (after is None or not set(after) <= set(before))
+
+
 # -- attempts (§8)
 
 _MINUTE: Final = 60

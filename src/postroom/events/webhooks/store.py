@@ -9,7 +9,7 @@ from typing import Any, Final
 from postroom.accounts.models import Scope
 from postroom.accounts.store.reach import of_partner
 from postroom.db.pool import Connection
-from postroom.events.webhooks.models import DisabledReason, Endpoint
+from postroom.events.webhooks.models import DisabledReason, Endpoint, EndpointScope
 
 MAX_ENDPOINTS: Final = 20
 """Of one tenant, of one partner, of the platform."""
@@ -74,6 +74,13 @@ _SECRETS: Final = "SELECT secret_enc, prev_secret_enc, prev_expires_at FROM webh
 _ROTATE: Final = """
 UPDATE webhook_secrets SET secret_enc = $2, prev_secret_enc = $3, prev_expires_at = $4 WHERE endpoint_id = $1
 """
+# $1 public ids, $2 key of the tenant or partner.
+_OF_IDENTITIES: Final = "SELECT count(*) FROM identities i WHERE i.public_id = ANY ($1) AND i.status <> 'deleted' AND"
+_IDENTITIES: Final = {
+    EndpointScope.TENANT: " ".join((_OF_IDENTITIES, "i.tenant_id = $2::bigint AND NOT i.is_system")),
+    EndpointScope.PARTNER: " ".join((_OF_IDENTITIES, of_partner("i.tenant_id", "$2::bigint"), "AND NOT i.is_system")),
+    EndpointScope.PLATFORM: " ".join((_OF_IDENTITIES, "$2::bigint IS NULL")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +170,12 @@ async def delete(conn: Connection, key: int) -> None:
 
 async def delete_of_partner(conn: Connection, partner_id: int) -> None:
     await conn.execute(_DELETE_OF_PARTNER, partner_id)
+
+
+async def count_identities(conn: Connection, one: Endpoint, public_ids: list[str]) -> int:
+    """How many of these the endpoint may be told of: there, and its owner's. The system's own is the platform's."""
+    found = await conn.fetchval(_IDENTITIES[one.scope], public_ids, one.tenant_id or one.partner_id)
+    return int(found)
 
 
 async def put_secret(conn: Connection, key: int, sealed: bytes) -> None:

@@ -17,6 +17,7 @@ from postroom.events.webhooks.outcomes import WRITE
 BATCH: Final = 500
 _STANDS: Final = " ".join(("coalesce(", partner_status("e.tenant_id", "e.partner_id"), ", 'active') = 'active'"))
 
+
 # $1 now, $2 how many.
 _OF_DISABLED: Final = """
 SELECT t.id, t.endpoint_id, t.tenant_id, t.event_id, t.event_type, t.attempt

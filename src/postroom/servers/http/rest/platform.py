@@ -137,13 +137,16 @@ class _Routes:
 
 
 def status(one: DeploymentStanding) -> Json:
-    """A PlatformStatus. Nothing freezes a deployment yet, alerts or backs it up, and nodes are not counted."""
+    """A PlatformStatus. Nothing freezes a deployment yet or backs it up, alerts are not mailed, nodes not counted."""
     return {
         "frozen": False,
         "frozen_since": None,
         "switches": {each.name.value: _word(each.on) for each in one.switches},
         "alert_email": "missing",
-        "firing": [],
+        "firing": [
+            {"alert": each.name, "severity": each.severity.value, "fired_at": timestamp(each.fired_at)}
+            for each in one.firing
+        ],
         "master_key": _master_key(one.master_key),
         "capacity": _capacity(one.capacity),
         "backup": {"last_base_at": None, "last_wal_at": None, "last_blob_copy_at": None},

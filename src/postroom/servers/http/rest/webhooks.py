@@ -15,8 +15,9 @@ from postroom.events.registry import EventType
 from postroom.events.webhooks.attempts import Filter
 from postroom.events.webhooks.endpoints import Changes, Endpoints, NewEndpoint, owner_of
 from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
-from postroom.events.webhooks.replay import ByIds, ByWindow, Replays
+from postroom.events.webhooks.replay import Replays
 from postroom.events.webhooks.store import Owner
+from postroom.events.webhooks.windows import ByIds, ByWindow
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall, actor, moment_and_id
