@@ -15,7 +15,7 @@ from postroom.mailbox.rules import labels
 
 API_VERSION: Final = "2026-10-01"
 DEFAULT_TEXT_BYTES: Final = 16_384
-"""`policy.webhook_text_bytes`: how much of `extracted_text` an event carries."""
+"""`policy.webhook_text_bytes` where a tenant has not said: how much of `extracted_text` an event carries."""
 
 AUTOMATED: Final = frozenset({"dsn", "mdn", "list", "automated"})
 """Kinds of message that are never answered by themselves (inbound.md §16)."""
@@ -92,9 +92,10 @@ def envelope(
 
 
 def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
-    """`message.received` for a visible inbound message: thin, with at most `DEFAULT_TEXT_BYTES` of text (FR-WH-4)."""
+    """`message.received` for a visible inbound message: thin, with as much text as its tenant wants (FR-WH-4)."""
     content = message.content
-    text, truncated = cut_utf8(content.extracted_text, DEFAULT_TEXT_BYTES)
+    most = DEFAULT_TEXT_BYTES if placed.text_bytes is None else placed.text_bytes
+    text, truncated = cut_utf8(content.extracted_text, most)
     data = {
         "message": _summary(message, placed),
         "thread_id": placed.thread_id,

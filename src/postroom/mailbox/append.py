@@ -366,6 +366,7 @@ class _Batch:
                 occurred_at=self.now,
                 facts=facts,
                 attachment_ids=m.attachment_ids,
+                text_bytes=box.row["text_bytes"],
             )
             kind_of_event, payload = m.announce(m, placed)
             self.events.append((n, m.event_id, kind_of_event, placed.identity_id, placed.sequence, payload))
