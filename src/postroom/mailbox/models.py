@@ -228,6 +228,9 @@ class Placed:
 Announce = Callable[["NewMessage", Placed], tuple[str, bytes]]
 """Makes an event's type and exact payload bytes (B3). Pure; called inside the transaction."""
 
+AnnounceFound = Callable[["Verification", Placed], tuple[str, bytes]]
+"""The same, of a code or link that the message confirms something with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Filing:
@@ -274,6 +277,10 @@ class NewMessage:
     is_bcc: bool = False
     is_primary_recipient: bool = True
     announce: Announce | None = None
+    announce_found: AnnounceFound | None = None
+    """Tells of each of the content's `verifications` that is kept, after `announce`."""
+    found_event_ids: tuple[str, ...] = ()
+    """For these events, one for each."""
     status: str | None = None
     """`messages.status`; None: what the direction says."""
     filing: Filing | None = None
