@@ -105,6 +105,24 @@ async def test_text_is_cut_at_a_character(db: Database, clock: ManualClock, ids:
     assert payload["data"]["extracted_text"] == "ä" * 8192
 
 
+@pytest.mark.covers("FR-WH-4")
+@pytest.mark.parametrize(("most", "kept"), [(0, ""), (5, "Hello"), (65_536, "Hello world")])
+async def test_how_much_text_is_the_tenants_to_say(
+    db: Database, clock: ManualClock, ids: IdGenerator, most: int, kept: str
+) -> None:
+    (box,) = await make_boxes(db, ids, clock)
+    async with db.acquire() as conn:
+        await conn.execute(
+            "UPDATE tenants SET policy_json = $2 WHERE id = $1", box.ref.tenant_id, {"webhook_text_bytes": most}
+        )
+    await stored(db, Pen(ids, clock), box, raw_mail(body="Hello world"))
+    (row,) = await events(db, box)
+    payload = json.loads(row["payload"])
+    CONTRACT.validate(payload)
+    assert payload["data"]["extracted_text"] == kept
+    assert payload["data"]["extracted_text_truncated"] is (kept != "Hello world")
+
+
 @pytest.mark.covers("edge:B14")
 async def test_a_duplicate_and_an_unannounced_message_make_no_event(
     db: Database, clock: ManualClock, ids: IdGenerator

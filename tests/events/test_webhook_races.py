@@ -14,6 +14,7 @@ from postroom.events.webhooks.claiming import FIRST_ROOM
 from postroom.events.webhooks.delivering import MOST_FOR_ONE
 from postroom.events.webhooks.endpoints import Changes
 from postroom.events.webhooks.outcomes import Outcomes
+from postroom.events.webhooks.replay import ByIds
 from postroom.net.guarded_http import Response
 from tests.events.hooks import PLATFORM, Room
 
@@ -82,6 +83,25 @@ async def test_what_the_url_before_said_is_nothing_about_the_new_one(room: Room)
     state = await room.state(one)
     assert state["enabled"]
     assert state["consecutive_failures"] == 0
+
+
+@pytest.mark.covers("edge:J4")
+async def test_a_replay_during_the_last_attempt_begins_anew(room: Room) -> None:
+    one = await room.hook()
+    room.receivers.answers[one.url] = Response(500, 2, b"", complete=True)
+    event = await room.event(None)
+    await room.dispatch()
+    await room.value("UPDATE webhook_tasks SET attempt = 13 RETURNING 1")
+    answering = room.receivers.slow[one.url] = asyncio.Event()
+    running = asyncio.create_task(room.deliverer().run_due())
+    await room.receivers.asked.wait()
+    assert await room.replays.replay(PLATFORM, one.public_id, ByIds((event,)), by=HOST) == 1
+    answering.set()
+    await running
+    (attempt,) = await room.attempts(one)
+    assert (attempt["attempt"], attempt["status"]) == (13, "failed")
+    (task,) = await room.tasks()
+    assert (task["attempt"], task["first_attempt"]) == (14, 13)
 
 
 @pytest.mark.covers("FR-WH-3")

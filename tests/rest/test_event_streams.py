@@ -85,6 +85,18 @@ async def test_what_comes_while_it_catches_up_follows(world: World) -> None:
     assert rest[-1]["data"]["message"]["id"] == late.message_id
 
 
+@pytest.mark.covers("decisions:A7")
+async def test_the_header_of_who_connects_again_counts_before_the_url_that_they_began_with(world: World) -> None:
+    async with connected(world.app, world.key) as stream:
+        began = stream.last_id
+    await deliver(world, simple_mail("One"))
+    async with connected(world.app, world.key, last_event_id=began) as stream:
+        one = await stream.next()
+    two = await deliver(world, simple_mail("Two"))
+    async with connected(world.app, world.key, last_id=one.id, last_event_id=began) as again:
+        assert (await again.next()).data["data"]["message"]["id"] == two.message_id
+
+
 async def test_positions_are_of_a_reach_and_of_an_age(world: World) -> None:
     async with connected(world.app, world.key) as stream:
         position = stream.last_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from email.message import EmailMessage
 from typing import Any
@@ -100,6 +101,26 @@ async def test_a_code_is_given_to_who_waits_for_its_sender_and_not_for_ever(post
     assert await prune_verifications(world.db, world.clock.now()) == 0
 
 
+@pytest.mark.covers("edge:E4", "FR-WH-4")
+async def test_that_there_is_a_code_is_told_and_the_code_is_not(post: Post) -> None:
+    made = message("Your verification code is 481 207. It is good for ten minutes.\n", subject="Your code")
+    found = await arrives(post, made)
+    rows = await post.sender.rows(
+        "SELECT type, payload, sequence, message_id FROM events WHERE message_id IS NOT NULL ORDER BY id"
+    )
+    assert [row["type"] for row in rows] == ["message.received", "verification.received"]
+    assert rows[1]["sequence"] == rows[0]["sequence"] + 1
+    assert rows[1]["message_id"] == rows[0]["message_id"]
+    payload = json.loads(rows[1]["payload"])
+    assert payload["id"] != json.loads(rows[0]["payload"])["id"]
+    assert payload["data"] == {
+        "message_id": found["id"],
+        "sender_domain": "example.com",
+        "kind": "code",
+        "account_id": None,
+    }
+
+
 @pytest.mark.covers("edge:E4")
 async def test_no_code_of_mail_that_did_not_pass(world: World) -> None:
     sender: Sender = await make_sender(world)
@@ -109,6 +130,7 @@ async def test_no_code_of_mail_that_did_not_pass(world: World) -> None:
     receiver._judge.judgement = type(receiver._judge.judgement)("none", None)
     await arrives(post, message("Your verification code is 481207.\n", subject="Your code"))
     assert await sender.rows("SELECT 1 FROM verifications") == []
+    assert await sender.rows("SELECT 1 FROM events WHERE type = 'verification.received'") == []
 
 
 @pytest.mark.covers("edge:B9", "FR-IN-7")

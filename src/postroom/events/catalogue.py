@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import orjson
 
-from postroom.mailbox.models import Mailpoint, NewMessage, Placed, RecipientKind
+from postroom.mailbox.models import Mailpoint, NewMessage, Placed, RecipientKind, Verification
 from postroom.mailbox.rules import labels
 
 API_VERSION: Final = "2026-10-01"
 DEFAULT_TEXT_BYTES: Final = 16_384
-"""`policy.webhook_text_bytes`: how much of `extracted_text` an event carries."""
+"""`policy.webhook_text_bytes` where a tenant has not said: how much of `extracted_text` an event carries."""
 
 AUTOMATED: Final = frozenset({"dsn", "mdn", "list", "automated"})
 """Kinds of message that are never answered by themselves (inbound.md §16)."""
@@ -56,6 +56,7 @@ MESSAGE_FLAGS: Final = frozenset(
 """Facts that the interfaces show as a message's `flags`; what is in neither set is ours alone."""
 
 MESSAGE_RECEIVED: Final = "message.received"
+VERIFICATION_RECEIVED: Final = "verification.received"
 IDENTITY_CREATED: Final = "identity.created"
 DELIVERY_UPDATED: Final = "delivery.updated"
 """For mail clients. No webhook can ask for it: the list of types of the contract (§4) is without it."""
@@ -92,14 +93,16 @@ def envelope(
 
 
 def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
-    """`message.received` for a visible inbound message: thin, with at most `DEFAULT_TEXT_BYTES` of text (FR-WH-4)."""
+    """`message.received` for a visible inbound message: thin, with as much text as its tenant wants (FR-WH-4)."""
     content = message.content
-    text, truncated = cut_utf8(content.extracted_text, DEFAULT_TEXT_BYTES)
+    most = DEFAULT_TEXT_BYTES if placed.text_bytes is None else placed.text_bytes
+    is_closed = ENCRYPTED in content.facts
+    text, truncated = (None, False) if is_closed else cut_utf8(content.extracted_text, most)
     data = {
         "message": _summary(message, placed),
         "thread_id": placed.thread_id,
         "trust": trust(content.verdict, content.auth, content.kind, placed.facts),
-        "extracted_text": None if ENCRYPTED in content.facts else text,
+        "extracted_text": text,
         "extracted_text_truncated": truncated,
         "attachments": [
             {"id": public_id, "filename": part.filename, "content_type": part.content_type, "size": part.size}
@@ -116,6 +119,26 @@ def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
         data=data,
     )
     return MESSAGE_RECEIVED, payload
+
+
+def verification_received(found: Verification, placed: Placed) -> tuple[str, bytes]:
+    """`verification.received`: that there is a code or a link, never which: only `wait` releases it (E4)."""
+    data = {
+        "message_id": placed.message_id,
+        "sender_domain": found.sender_domain,
+        "kind": found.kind,
+        "account_id": None,
+    }
+    payload = envelope(
+        event_id=placed.event_id,
+        kind=VERIFICATION_RECEIVED,
+        occurred_at=placed.occurred_at,
+        tenant_id=placed.tenant_id,
+        identity_id=placed.identity_id,
+        sequence=placed.sequence,
+        data=data,
+    )
+    return VERIFICATION_RECEIVED, payload
 
 
 UNCERTAIN_FIX: Final = (

@@ -192,6 +192,20 @@ _ALL: Final = (
         s.record({"message_id": s.MESSAGE_ID, "recipients": s.listed(s.ADDRESS_TEXT)}),
     ),
     _message("canceled", "it was stopped before it was sent", s.record({"message_id": s.MESSAGE_ID})),
+    EventType(
+        "verification.received",
+        Owner.MAILBOX,
+        "authenticated mail brought a code or a link that confirms something; which is it, only `wait` says",
+        s.record(
+            {
+                "message_id": s.MESSAGE_ID,
+                "sender_domain": s.TEXT,
+                "kind": s.one_of("code", "link"),
+                "account_id": s.nullable(s.public_id("sac")),
+            }
+        ),
+        _MAIL,
+    ),
     _identity("created", "an identity was made", s.record({"identity": s.IDENTITY})),
     _identity(
         "updated",

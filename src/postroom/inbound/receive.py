@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
-from postroom.events.catalogue import message_received
+from postroom.events.catalogue import message_received, verification_received
 from postroom.inbound.judging import LOOPED_BACK, NOT_JUDGED, Judgement, Judging
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import TokenReader
@@ -110,7 +110,8 @@ class Handling:
                 facts=(*content.facts, *self.facts),
             ),
             is_bcc=copy.is_bcc and not self.is_unasked,
-            announce=message_received if self.announced else None,
+            announce=copy.announce if self.announced else None,
+            announce_found=copy.announce_found if self.announced else None,
             folder=self.folder,
         )
 
@@ -359,6 +360,8 @@ class Receiver:
             is_bcc=visible.isdisjoint(_names(target)),
             is_primary_recipient=primary is None or primary == target.mailbox_id,
             announce=message_received,
+            announce_found=verification_received,
+            found_event_ids=tuple(self._ids.new("evt") for _ in content.verifications),
             filing=filing,
         )
 

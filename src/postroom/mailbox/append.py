@@ -8,6 +8,7 @@ duplicates (B14, B3 of the register), threads (inbound.md §28.4, §28.7), quota
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -349,26 +350,35 @@ class _Batch:
                     part.risk,
                 )
             )
-        if m.content.verifications and m.content.verdict == "pass":
-            expires_at = m.received_at + VERIFICATION_LIFE
-            self.verifications += (
-                (n, found.kind, found.value, found.sender_domain, expires_at) for found in m.content.verifications
-            )
+        kept = m.content.verifications if m.content.verdict == "pass" else ()
+        expires_at = m.received_at + VERIFICATION_LIFE
+        self.verifications += ((n, found.kind, found.value, found.sender_domain, expires_at) for found in kept)
         if m.announce is not None:
-            box.event_seq += 1
-            placed = Placed(
-                message_id=m.id,
-                thread_id=thread.public_id,
-                tenant_id=box.row["tenant_public_id"],
-                identity_id=box.row["identity_public_id"],
-                event_id=m.event_id,
-                sequence=box.event_seq,
-                occurred_at=self.now,
-                facts=facts,
-                attachment_ids=m.attachment_ids,
-            )
-            kind_of_event, payload = m.announce(m, placed)
-            self.events.append((n, m.event_id, kind_of_event, placed.identity_id, placed.sequence, payload))
+            placed = self._placed(m, thread, facts, box)
+            self._tell(n, placed, *m.announce(m, placed))
+        if m.announce_found is not None:
+            for found, event_id in zip(kept, m.found_event_ids, strict=False):
+                placed = replace(self._placed(m, thread, facts, box), event_id=event_id)
+                self._tell(n, placed, *m.announce_found(found, placed))
+
+    def _placed(self, m: NewMessage, thread: Thread, facts: tuple[str, ...], box: Box) -> Placed:
+        """Of the next event of the mailbox."""
+        box.event_seq += 1
+        return Placed(
+            message_id=m.id,
+            thread_id=thread.public_id,
+            tenant_id=box.row["tenant_public_id"],
+            identity_id=box.row["identity_public_id"],
+            event_id=m.event_id,
+            sequence=box.event_seq,
+            occurred_at=self.now,
+            facts=facts,
+            attachment_ids=m.attachment_ids,
+            text_bytes=box.row["text_bytes"],
+        )
+
+    def _tell(self, n: int, placed: Placed, kind: str, payload: bytes) -> None:
+        self.events.append((n, placed.event_id, kind, placed.identity_id, placed.sequence, payload))
 
     # -- writing
     # ------------------------------------------------------------------------------------------------------------

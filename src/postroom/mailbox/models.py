@@ -221,10 +221,15 @@ class Placed:
     occurred_at: datetime
     facts: tuple[str, ...]
     attachment_ids: tuple[str, ...]
+    text_bytes: int | None = None
+    """How many bytes of its text an announcement may carry; None where the tenant has not said."""
 
 
 Announce = Callable[["NewMessage", Placed], tuple[str, bytes]]
 """Makes an event's type and exact payload bytes (B3). Pure; called inside the transaction."""
+
+AnnounceFound = Callable[["Verification", Placed], tuple[str, bytes]]
+"""The same, of a code or link that the message confirms something with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +277,10 @@ class NewMessage:
     is_bcc: bool = False
     is_primary_recipient: bool = True
     announce: Announce | None = None
+    announce_found: AnnounceFound | None = None
+    """Tells of each of the content's `verifications` that is kept, after `announce`."""
+    found_event_ids: tuple[str, ...] = ()
+    """For these events, one for each."""
     status: str | None = None
     """`messages.status`; None: what the direction says."""
     filing: Filing | None = None

@@ -1189,6 +1189,7 @@ class AsyncEvents:
                 "message.reconciled",
                 "message.suppressed",
                 "message.canceled",
+                "verification.received",
                 "identity.created",
                 "identity.updated",
                 "identity.paused",

@@ -1163,6 +1163,7 @@ class Events:
                 "message.reconciled",
                 "message.suppressed",
                 "message.canceled",
+                "verification.received",
                 "identity.created",
                 "identity.updated",
                 "identity.paused",

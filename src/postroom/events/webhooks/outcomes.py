@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ _DISABLE: Final = """
 UPDATE webhook_endpoints SET enabled = false, disabled_reason = 'failing', updated_at = $2 WHERE id = $1 AND enabled
 """
 _HOLD_TASKS: Final = """
-SELECT t.id FROM webhook_tasks t JOIN unnest($1::uuid[], $2::bigint[]) AS held (token, id)
+SELECT t.id, t.first_attempt FROM webhook_tasks t JOIN unnest($1::uuid[], $2::bigint[]) AS held (token, id)
   ON t.id = held.id AND t.claim_token = held.token
 ORDER BY t.id FOR UPDATE OF t
 """
@@ -101,8 +101,13 @@ class Outcomes:
         await conn.execute(_KEEP_ENDPOINTS, sorted({one.task.endpoint_id for one in outcomes}))
         held = await conn.fetch(_HOLD_ENDPOINTS, failed, well)
         rows = await conn.fetch(_HOLD_TASKS, [one.task.token for one in outcomes], [one.task.id for one in outcomes])
-        ours = {row["id"] for row in rows}
-        mine = [one for one in outcomes if one.task.id in ours]
+        # A replay may have begun the schedule anew meanwhile.
+        ours = {row["id"]: row["first_attempt"] for row in rows}
+        mine = [
+            replace(one, task=replace(one.task, first_attempt=ours[one.task.id]))
+            for one in outcomes
+            if one.task.id in ours
+        ]
         statuses = await self._write_attempts(conn, mine, now)
         disabled = [
             one for row in held if (one := await self._follow(conn, row, [one for one in mine if _is_of(one, row)]))

@@ -118,7 +118,8 @@ class Routes:
     async def asked(self, call: Call, query: StreamQuery, last_event_id: str | None) -> Asked:
         """What somebody asks for, if they may have it."""
         wanted, identity_key = await self._wanted(call, query, None)
-        start, given = None, query.last_event_id or last_event_id
+        # The header wins: libraries send it when they connect again by themselves, to the URL that they began with.
+        start, given = None, last_event_id or query.last_event_id
         if given:
             keys = await self._services.cursor_keys.keys_for(given)
             start = unseal(keys, reach_of(call.principal), given, self._services.clock.now())
