@@ -128,6 +128,10 @@ class Core:
     directory_changed: Callable[[str], None]
     """Tells every process what its directory is to forget."""
 
+    async def text_bytes(self, tenant_id: int) -> int:
+        """How much text of a message the tenant wants in events (FR-WH-4). Raises `tenant_not_found`."""
+        return (await self.policies.of(tenant_id)).webhook_text_bytes
+
 
 def pool_size(settings: Settings, *, bundled: bool) -> int:
     """Connections of one process's pool, so that all processes together stay under the server's limit (B19)."""

@@ -385,6 +385,7 @@ class MailOut:
                 offload=inside.parser.run,
                 elsewhere=Elsewhere(self.acceptance.accept, elsewhere),
                 policy=self._retries,
+                text_bytes=core.text_bytes,
             )
         return self._notices
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jsonschema import Draft202012Validator
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
-from postroom.events.catalogue import cut_utf8, timestamp, trust
+from postroom.events.catalogue import cut_utf8, message_received, timestamp, trust
 from postroom.mailbox.models import Appended
 from tests.mailbox.letters import Box, Pen, make_boxes, raw_mail
 
@@ -111,11 +112,8 @@ async def test_how_much_text_is_the_tenants_to_say(
     db: Database, clock: ManualClock, ids: IdGenerator, most: int, kept: str
 ) -> None:
     (box,) = await make_boxes(db, ids, clock)
-    async with db.acquire() as conn:
-        await conn.execute(
-            "UPDATE tenants SET policy_json = $2 WHERE id = $1", box.ref.tenant_id, {"webhook_text_bytes": most}
-        )
-    await stored(db, Pen(ids, clock), box, raw_mail(body="Hello world"))
+    announce = partial(message_received, most=most)
+    await stored(db, Pen(ids, clock), box, raw_mail(body="Hello world"), announce=announce)
     (row,) = await events(db, box)
     payload = json.loads(row["payload"])
     CONTRACT.validate(payload)

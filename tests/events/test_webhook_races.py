@@ -14,7 +14,7 @@ from postroom.events.webhooks.claiming import FIRST_ROOM
 from postroom.events.webhooks.delivering import MOST_FOR_ONE
 from postroom.events.webhooks.endpoints import Changes
 from postroom.events.webhooks.outcomes import Outcomes
-from postroom.events.webhooks.replay import ByIds
+from postroom.events.webhooks.windows import ByIds
 from postroom.net.guarded_http import Response
 from tests.events.hooks import PLATFORM, Room
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.blobs import MaildirStore
 from postroom.db import Database
+from postroom.events.catalogue import TextBytes, default_text_bytes
 from postroom.inbound import receive
 from postroom.inbound.judging import Judge, Judgement, Judging, JudgingRules
 from postroom.inbound.parsing import Parser
@@ -22,7 +24,7 @@ from postroom.inbound.receive import Receiver
 from postroom.inbound.thread_tokens import TokenReader
 from postroom.mailauth.zone import Zone
 from postroom.mailbox.ingest import Failure, Ingest
-from postroom.mailbox.models import Refusal, Refused
+from postroom.mailbox.models import Placed, Refusal, Refused
 from postroom.net.known_names import KnownNames
 from postroom.smtp.envelope import Envelope
 from tests.logs import Log
@@ -37,6 +39,7 @@ def receiver(
     local: Mapping[str, To] | None = None,
     tokens: TokenReader | None = None,
     judge: Judging | None = None,
+    text_bytes: TextBytes = default_text_bytes,
 ) -> Receiver:
     known = dict(local or {})
 
@@ -53,11 +56,32 @@ def receiver(
         local_mailbox=local_mailbox,
         tokens=tokens or reader(clock),
         judge=judge,
+        text_bytes=text_bytes,
     )
 
 
 def target(box: Box, address: str | None = None) -> To:
     return To(address or box.address, box.ref.mailbox_id, box.ref.tenant_id, box.tenant_id, box.identity_id)
+
+
+@pytest.mark.covers("FR-WH-4")
+async def test_the_text_of_events_is_each_tenants_to_say(clock: ManualClock) -> None:
+    """Asked of the tenant of each copy. Where it cannot be found out there is none: mail does not wait for it."""
+    own = {1: 0, 2: 5}
+
+    async def text_bytes(tenant_id: int) -> int:
+        return own[tenant_id]
+
+    ingest = FakeIngest()
+    boxes = [To(f"box{n}@agents.example", n, n, f"ten_{n}", f"idn_{n}") for n in (1, 2, 3)]
+    reply = await receiver(clock, ingest, text_bytes=text_bytes).receive(envelope(*boxes), raw_mail(body="Hello you"))
+    assert reply.code == 250
+    texts = {}
+    for copy in ingest.taken[0].copies:
+        placed = Placed(copy.id, copy.thread_id, "ten_1", "idn_1", copy.event_id, 1, clock.now(), (), ())
+        assert copy.announce is not None
+        texts[copy.mailbox.tenant_id] = orjson.loads(copy.announce(copy, placed)[1])["data"]["extracted_text"]
+    assert texts == {1: "", 2: "Hello", 3: ""}
 
 
 @pytest.mark.covers("edge:B2", "mail-server:B4")

@@ -33,6 +33,8 @@ from postroom.net.public_address import is_public
 from postroom.node import Node
 from postroom.outbound.models import RouteKind
 from postroom.outbound.transports.direct import Direct
+from tests.inbound.fakes import envelope
+from tests.mailbox.letters import raw_mail
 from tests.net.test_guarded_http import HERE, HOST, Zone
 from tests.net.web_server import Authority, Peer, serving
 
@@ -139,6 +141,25 @@ async def test_from_a_commit_to_a_receiver(database_url: str, tmp_path: Path) ->
                 break
             await asyncio.sleep(0.05)
         assert shown["disabled_reason"] == "failing"
+
+
+@pytest.mark.covers("FR-WH-4")
+async def test_a_policy_says_how_much_text_an_event_carries(database_url: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with running(database_url, tmp_path / "data", authority.client(), allowed=False) as (core, node):
+        tenant = await core.tenants.create(NewTenant(slug="acme", name="Acme"))
+        made, _ = await core.identities.create(tenant.id, NewIdentity("box", "Box"))
+        async with core.database.acquire() as conn:
+            await conn.execute(
+                "UPDATE tenants SET policy_json = $2 WHERE id = $1", tenant.id, {"webhook_text_bytes": 5}
+            )
+        core.policies.forget()
+        target = await node.directory.resolve(made.primary.address)
+        reply = await node.receiver.receive(envelope(cast(Any, target)), raw_mail(body="Hello you"))
+        assert reply.code == 250
+        async with core.database.acquire() as conn:
+            told = await conn.fetchval("SELECT payload FROM events WHERE type = 'message.received'")
+        assert orjson.loads(told)["data"]["extracted_text"] == "Hello"
 
 
 @pytest.mark.covers("FR-WH-5", "SEC-9")

@@ -3,7 +3,7 @@ sent (B3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,6 +16,15 @@ from postroom.mailbox.rules import labels
 API_VERSION: Final = "2026-10-01"
 DEFAULT_TEXT_BYTES: Final = 16_384
 """`policy.webhook_text_bytes` where a tenant has not said: how much of `extracted_text` an event carries."""
+
+TextBytes = Callable[[int], Awaitable[int]]
+"""What holds for a tenant, by its key. May fail: then an event goes without text, which can be asked for."""
+
+
+async def default_text_bytes(tenant_id: int) -> int:
+    """Of every tenant, where there are no policies."""
+    return DEFAULT_TEXT_BYTES
+
 
 AUTOMATED: Final = frozenset({"dsn", "mdn", "list", "automated"})
 """Kinds of message that are never answered by themselves (inbound.md §16)."""
@@ -92,10 +101,9 @@ def envelope(
     )
 
 
-def message_received(message: NewMessage, placed: Placed) -> tuple[str, bytes]:
-    """`message.received` for a visible inbound message: thin, with as much text as its tenant wants (FR-WH-4)."""
+def message_received(message: NewMessage, placed: Placed, *, most: int = DEFAULT_TEXT_BYTES) -> tuple[str, bytes]:
+    """`message.received` for a visible inbound message: thin, with at most so many bytes of text (FR-WH-4)."""
     content = message.content
-    most = DEFAULT_TEXT_BYTES if placed.text_bytes is None else placed.text_bytes
     is_closed = ENCRYPTED in content.facts
     text, truncated = (None, False) if is_closed else cut_utf8(content.extracted_text, most)
     data = {

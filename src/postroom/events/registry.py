@@ -192,7 +192,7 @@ _ALL: Final = (
         s.record({"message_id": s.MESSAGE_ID, "recipients": s.listed(s.ADDRESS_TEXT)}),
     ),
     _message("canceled", "it was stopped before it was sent", s.record({"message_id": s.MESSAGE_ID})),
-    EventType(
+    Definition(
         "verification.received",
         Owner.MAILBOX,
         "authenticated mail brought a code or a link that confirms something; which is it, only `wait` says",

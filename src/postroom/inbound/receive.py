@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from postroom.base import log as base_log
 from postroom.base.clock import Clock
 from postroom.base.ids import IdGenerator
-from postroom.events.catalogue import message_received, verification_received
+from postroom.events.catalogue import TextBytes, default_text_bytes, message_received, verification_received
 from postroom.inbound.judging import LOOPED_BACK, NOT_JUDGED, Judgement, Judging
 from postroom.inbound.parsing import Parser
 from postroom.inbound.thread_tokens import TokenReader
@@ -149,6 +150,7 @@ class Receiver:
         tokens: TokenReader,
         judge: Judging | None = None,
         bounces: Bounces | None = None,
+        text_bytes: TextBytes = default_text_bytes,
     ) -> None:
         self._ingest = ingest
         self._parser = parser
@@ -160,6 +162,7 @@ class Receiver:
         self._tokens = tokens
         self._judge = judge
         self._bounces = bounces
+        self._text_bytes = text_bytes
 
     async def judge(self, envelope: Envelope[Any], raw: bytes) -> Judgement:
         """What is known of who sent it. Never raises: mail that nobody can judge is mail all the same (B4)."""
@@ -312,6 +315,7 @@ class Receiver:
         visible = {without_detail(address) if "+" in address else address for address in shown}
         targets = _one_for_each_mailbox(named, visible)
         primaries = await self._primaries(content, targets)
+        most = {tenant_id: await self._most(tenant_id) for tenant_id in {target.tenant_id for target in targets}}
         looped = _looped_back(content) if loopback is not None else content
         copies = (
             self._copy(
@@ -322,6 +326,7 @@ class Receiver:
                 primaries,
                 visible,
                 filing=filings.get(target.mailbox_id),
+                most=most[target.tenant_id],
             )
             for target in targets
         )
@@ -341,6 +346,7 @@ class Receiver:
         visible: set[str],
         *,
         filing: Filing | None,
+        most: int,
     ) -> NewMessage:
         now = received_at
         primary = primaries[target.tenant_id]
@@ -359,11 +365,19 @@ class Receiver:
             delivered_to=target.base,
             is_bcc=visible.isdisjoint(_names(target)),
             is_primary_recipient=primary is None or primary == target.mailbox_id,
-            announce=message_received,
+            announce=partial(message_received, most=most),
             announce_found=verification_received,
             found_event_ids=tuple(self._ids.new("evt") for _ in content.verifications),
             filing=filing,
         )
+
+    async def _most(self, tenant_id: int) -> int:
+        """How much text the tenant wants in events; none while that cannot be found out: mail does not wait for it."""
+        try:
+            return await self._text_bytes(tenant_id)
+        except Exception as error:  # noqa: BLE001 - whatever fails here costs the event its text only
+            log.warning("text_bytes_unknown", error=type(error).__name__)
+            return 0
 
     async def _primaries(self, content: Content, targets: Sequence[Target]) -> dict[int, int | None]:
         """For each tenant, the mailbox of the first header recipient that is one of its own (A9); None without one."""

@@ -374,7 +374,6 @@ class _Batch:
             occurred_at=self.now,
             facts=facts,
             attachment_ids=m.attachment_ids,
-            text_bytes=box.row["text_bytes"],
         )
 
     def _tell(self, n: int, placed: Placed, kind: str, payload: bytes) -> None:

@@ -221,8 +221,6 @@ class Placed:
     occurred_at: datetime
     facts: tuple[str, ...]
     attachment_ids: tuple[str, ...]
-    text_bytes: int | None = None
-    """How many bytes of its text an announcement may carry; None where the tenant has not said."""
 
 
 Announce = Callable[["NewMessage", Placed], tuple[str, bytes]]

@@ -165,6 +165,7 @@ class Node:
             tokens=TokenReader(ThreadTokens(core.signing_keys, core.clock), core.clock, core.secrets.hash_key),
             judge=judge_of(core, lambda name: self.mail_out.keys.published(name)),
             bounces=address_bounces_of(core, self.parser, changed=self._changed),
+            text_bytes=core.text_bytes,
         )
         self.forwarding = forwarding_of(core, self.parser, self.local_domains.has, lambda: self.mail_out.outlet)
         self.return_paths = return_paths_of(core)

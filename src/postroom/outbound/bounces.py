@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from postroom import __version__
@@ -22,7 +23,7 @@ from postroom.blobs.store import BlobMissing, BlobStore, StorageError
 from postroom.db import errors as db_errors
 from postroom.db.claim import Claim, ClaimQueue, ClaimSpec
 from postroom.db.pool import Database
-from postroom.events.catalogue import message_received
+from postroom.events.catalogue import TextBytes, default_text_bytes, message_received
 from postroom.inbound.receive import raw_key
 from postroom.mail.compose.errors import ComposeError
 from postroom.mail.dsn import Action
@@ -126,8 +127,10 @@ class BounceWriter:
         elsewhere: Elsewhere | None = None,
         policy: RetryPolicy = DEFAULT_RETRY,
         poll: float = POLL_SECONDS,
+        text_bytes: TextBytes = default_text_bytes,
     ) -> None:
         self._database = database
+        self._text_bytes = text_bytes
         self._blobs = blobs
         self._clock = clock
         self._ids = ids
@@ -305,6 +308,7 @@ class BounceWriter:
         )
         now = self._clock.now()
         content = replace(await self._describe(prefix, raw, now), kind="dsn", verdict="pass")
+        most = await self._text_bytes(ref.tenant_id)
         message = NewMessage(
             id=notice.id,
             mailbox=ref,
@@ -319,7 +323,7 @@ class BounceWriter:
             internal_date=now.replace(microsecond=0),
             delivered_to=row["from_address"],
             # An agent has its events already; people's clients learn of new mail by this one (C7).
-            announce=message_received if row["is_person"] else None,
+            announce=partial(message_received, most=most) if row["is_person"] else None,
         )
         outcome = await self._deliver(Delivery((prefix, raw), (message,)))
         if isinstance(outcome, Refused):
