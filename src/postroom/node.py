@@ -444,6 +444,7 @@ class Node:
             webhooks=self.webhooks.endpoints,
             replays=self.webhooks.replays,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
+            tally=self.metrics.live,
             # Each is a connection for as long as it lives: there are to be some for everything else.
             streams=Streams(
                 *(core.database, self.feed, self.standing), max_streams=max(self.shares.max_connections // 2, 1)
