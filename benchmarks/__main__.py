@@ -44,6 +44,7 @@ MODULES: Final = (
     "rest",
     "control",
     "webhooks",
+    "streams",
     "server",
 )
 BY_NAME: Final = ("imap_growth", "control_scale")

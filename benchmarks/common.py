@@ -334,7 +334,7 @@ class Server:
 
     def platform_keys(self, count: int) -> list[str]:
         """New keys of the platform, with every permission that it can hold. The database runs."""
-        return asyncio.run(_make_keys(self._environment(), self.database_url, count))
+        return asyncio.run(_make_keys(self.environment(), self.database_url, count))
 
     @property
     def ports(self) -> list[int]:
@@ -348,7 +348,7 @@ class Server:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self.directory,
-                env=self._environment(),
+                env=self.environment(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -436,8 +436,8 @@ class Server:
             )
         return False
 
-    def _environment(self) -> dict[str, str]:
-        """Ours, without settings meant for another deployment."""
+    def environment(self) -> dict[str, str]:
+        """Of its process: ours, without settings meant for another deployment."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -463,7 +463,7 @@ class Server:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.common", json.dumps(self._wanted)],
             cwd=PROJECT,
-            env=self._environment(),
+            env=self.environment(),
             stdout=subprocess.PIPE,
             check=True,
             timeout=300,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -28,7 +29,7 @@ from tests.cli.driver import Cli
 NAMES = ["configuration", "data_dir", "secrets", "database", "migrations", "storage", "secrets.sealed"]
 QUEUE = ["queue.deliveries", "queue.uncertain", "queue.bounces", "dlq"]
 SENDING = ["sending.domains", "sending.outbound.direct"]
-PORTS = ["port.smtp", "port.submission", "port.smtps", "port.imap", "port.http"]
+PORTS = ["port.smtp", "port.submission", "port.smtps", "port.imap", "port.http", "port.metrics"]
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -48,6 +49,8 @@ def ports(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     for name in ("SUBMISSION", "SMTPS"):
         found[name] = free_port()
         monkeypatch.setenv(f"POSTROOM__SMTP__{name}_PORT", str(found[name]))
+    found["METRICS"] = free_port()
+    monkeypatch.setenv("POSTROOM_METRICS_LISTEN", f"127.0.0.1:{found['METRICS']}")
     return found
 
 
@@ -64,10 +67,10 @@ def test_a_deployment_in_order(cli: Cli, ports: dict[str, int]) -> None:
     assert {found[name] for name in (*NAMES, *QUEUE, *PORTS)} == {"pass"}
     assert [found[name] for name in SENDING] == ["warn", "skip"]
     assert (found["tls"], found["dns"], document["status"]) == ("warn", "warn", "warn")
-    assert document["summary"] == {"pass": 16, "warn": 4, "fail": 0, "skip": 1}
+    assert document["summary"] == {"pass": 17, "warn": 4, "fail": 0, "skip": 1}
     told = cli("doctor")
     assert told.code == 0
-    assert "16 pass, 4 warn, 1 skip" in told.out
+    assert "17 pass, 4 warn, 1 skip" in told.out
     assert cli("doctor", "--quiet").out == "warn\n"
 
 
@@ -221,11 +224,46 @@ def test_some_of_the_checks(cli: Cli, ports: dict[str, int]) -> None:
         assert cli("doctor", "--check", unknown, "--json").error["code"] == "cli_usage"
 
 
+@pytest.mark.covers("cli-config-ops:C9", "decisions:B19")
+def test_ports_of_metrics(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process wants one. Whoever takes it keeps nothing but monitoring from its work."""
+    cli.json("tenant", "create", "acme")
+    with socket.socket() as first, socket.socket() as second:
+        for attempt in range(100):
+            port = free_port()
+            with contextlib.suppress(OSError):
+                first.bind(("127.0.0.1", port))
+                second.bind(("127.0.0.1", port + 1))
+                break
+            assert attempt < 99
+            first.close()
+            first = socket.socket()
+        monkeypatch.setenv("POSTROOM_METRICS_LISTEN", f"127.0.0.1:{port}")
+        monkeypatch.setenv("POSTROOM__SERVER__PROCESSES", "2")
+        second.listen()
+        document = cli.json("doctor", "--check", "port.metrics")
+        assert statuses(document) == {"port.metrics": "warn", "port.metrics.2": "warn"}
+        assert [one["detail"].partition(":")[0] for one in document["checks"]] == [str(port), str(port + 1)]
+        assert all(one["fix"] for one in document["checks"])
+        first.close()
+        assert statuses(cli.json("doctor", "--check", "port.metrics")) == {
+            "port.metrics": "pass",
+            "port.metrics.2": "warn",
+        }
+    with answering(200, b"# HELP postroom_database_up\n", "/metrics") as url:
+        monkeypatch.setenv("POSTROOM_METRICS_LISTEN", url.removeprefix("http://"))
+        monkeypatch.setenv("POSTROOM__SERVER__PROCESSES", "1")
+        (one,) = cli.json("doctor", "--check", "port.metrics")["checks"]
+        assert (one["status"], "this Postroom listens" in one["detail"]) == ("pass", True)
+    monkeypatch.setenv("POSTROOM_METRICS_LISTEN", "")
+    assert statuses(cli.json("doctor", "--check", "port.metrics")) == {"port.metrics": "skip"}
+
+
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
+def answering(status: int, body: bytes, path: str = "/health") -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status if self.path == "/health" else 404)
+            self.send_response(status if self.path == path else 404)
             self.end_headers()
             self.wfile.write(body)
 

@@ -1,7 +1,8 @@
-"""`postroom events` on the host, and `postroom webhook listen`, which passes on what a stream tells."""
+"""`postroom events` on the host, and `postroom webhooks listen`, which passes on what a stream tells."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
 
+import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,150 @@ def test_tail(cli: Cli, made: list[str]) -> None:
     followed = cli("events", "tail", "--type", "identity.created", "--follow", "--count", "3", "--quiet")
     assert len(followed.out.split()) == 3
     assert made[2] in cli("events", "tail").out
+
+
+@pytest.mark.covers("cli-config-ops:A3")
+def test_tail_from_a_place_on(cli: Cli, made: list[str]) -> None:
+    """What came after an event, or since a time, oldest first, however much it is."""
+    kind = ("--type", "identity.created")
+    first, *_ = cli.json("events", "list", *kind)["data"][::-1]
+
+    def tail(*more: str) -> list[str]:
+        shown = cli("events", "tail", *kind, *more, "--json")
+        assert shown.code == 0, shown.out
+        return [json.loads(line)["identity_id"] for line in shown.out.splitlines()]
+
+    assert tail("--after", first["id"]) == made[1:]
+    assert tail("--after", first["id"], "--count", "1") == made[1:2]
+    assert tail("--since", "2020-01-01") == made
+    assert tail("--since", "2020-01-01", "--follow", "--count", "3") == made
+    assert tail("--since", "2100-01-01") == tail("--last", "0") == []
+    gone = cli("events", "tail", "--after", f"evt_{'0' * 26}", "--json")
+    assert (gone.code, gone.error["code"]) == (6, "cursor_expired")
+    for wrong in (("--after", "evt_1"), ("--since", "soon"), ("--since", "2030-01-01", "-n", "1")):
+        assert cli("events", "tail", *wrong, "--json").error["code"] == "cli_usage", wrong
+
+
+@pytest.mark.covers("FR-WH-1")
+def test_tail_goes_from_page_to_page(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event once, in the order in which they came to be, beyond what one look reads."""
+    monkeypatch.setattr("postroom.events.reading.MAX_PAGE", 2)
+    for number in range(5):
+        cli.json("identity", "create", f"bot{number}")
+    shown = cli("events", "tail", "--since", "2020-01-01", "--json").out.splitlines()
+    monkeypatch.undo()
+    ids = [json.loads(line)["id"] for line in shown]
+    assert len(ids) >= 5
+    assert len(set(ids)) == len(ids)
+
+
+WEBHOOK: Final = f"whk_{'1' * 26}"
+
+
+@pytest.fixture
+def endpoint(cli: Cli, made: list[str], database_url: str) -> str:
+    """A webhook of the first tenant. Making one would ask the DNS for its host."""
+
+    async def make() -> None:
+        conn = await asyncpg.connect(database_url)
+        try:
+            await conn.execute(
+                "INSERT INTO webhook_endpoints (public_id, tenant_id, url, events, created_at, updated_at)"
+                " SELECT $1, id, 'https://h.example.com/', '{*}', now(), now() FROM tenants WHERE slug = 'acme'",
+                WEBHOOK,
+            )
+        finally:
+            await conn.close()
+
+    asyncio.run(make())
+    return WEBHOOK
+
+
+def queued(database_url: str) -> list[str]:
+    async def look() -> list[str]:
+        conn = await asyncpg.connect(database_url)
+        try:
+            rows = await conn.fetch("DELETE FROM webhook_tasks RETURNING event_id")
+            return sorted(row["event_id"] for row in rows)
+        finally:
+            await conn.close()
+
+    return asyncio.run(look())
+
+
+REPLAYS: Final = [
+    (("events", "replay"), ("--webhook", WEBHOOK), ""),
+    (("webhooks", "replay", WEBHOOK), (), "--event-id"),
+]
+
+
+@pytest.mark.covers("FR-WH-3", "edge:J4")
+@pytest.mark.parametrize(("command", "more", "option"), REPLAYS, ids=["events", "webhooks"])
+def test_replay(
+    cli: Cli, endpoint: str, database_url: str, command: tuple[str, ...], more: tuple[str, ...], option: str
+) -> None:
+    """Two names of one thing: events by id, or of a window, are queued for one endpoint once more."""
+
+    def asked(*ids: str, flags: tuple[str, ...] = ()) -> tuple[str, ...]:
+        named = [word for one in ids for word in (option, one) if word]
+        return (*command, *named, *more, *flags)
+
+    events = cli.json("events", "list")["data"]
+    acme = sorted(one["id"] for one in events if one["tenant_id"] == events[-1]["tenant_id"])
+    other = next(one["id"] for one in events if one["id"] not in acme)
+    assert cli.json(*asked(acme[0], acme[0], other)) == {"queued": 1}
+    assert queued(database_url) == [acme[0]], "what it is not told of is left out"
+    assert "1 event will be sent" in cli(*asked(acme[0], other)).out
+    assert cli(*asked(*acme), "--quiet").out == f"{len(acme)}\n"
+    assert queued(database_url) == acme
+    assert cli.json(*asked(flags=("--since", "2020-01-01"))) == {"queued": len(acme)}
+    assert queued(database_url) == acme
+    assert cli.json(*asked(flags=("--since", "2020-01-01", "--until", "2020-01-02"))) == {"queued": 0}
+    assert cli.json(*asked(flags=("--since", "2020-01-01", "--status", "dead"))) == {"queued": 0}
+
+    many = cli(*asked(*(f"evt_{number:026}" for number in range(101))), "--json")
+    assert (many.code, many.error["details"]["errors"][0]["path"]) == (7, "event_ids")
+    for wrong in (
+        asked(),
+        asked("evt_1"),
+        asked(acme[0], flags=("--since", "2020-01-01")),
+        asked(acme[0], flags=("--until", "2020-01-01")),
+        asked(acme[0], flags=("--status", "dead")),
+        asked(flags=("--since", "2020-01-02", "--until", "2020-01-02")),
+        asked(flags=("--since", "2020-01-02", "--status", "odd")),
+    ):
+        assert cli(*wrong, "--json").error["code"] == "cli_usage", wrong
+    assert queued(database_url) == []
+
+
+@pytest.mark.covers("FR-WH-3")
+@pytest.mark.parametrize(("command", "more", "option"), REPLAYS, ids=["events", "webhooks"])
+def test_a_window_with_too_many_is_refused(
+    cli: Cli, endpoint: str, database_url: str, command: tuple[str, ...], more: tuple[str, ...], option: str
+) -> None:
+    async def fill() -> None:
+        conn = await asyncpg.connect(database_url)
+        try:
+            await conn.execute(
+                "INSERT INTO events (public_id, type, tenant_id, owner_kind, owner_id, payload, occurred_at)"
+                " SELECT 'evt_' || lpad(n::text, 26, '0'), type, tenant_id, 'platform', 'p', payload, occurred_at"
+                " FROM generate_series(1, 1001) AS n, (SELECT e.* FROM events e JOIN tenants t ON t.id = e.tenant_id"
+                " WHERE t.slug = 'acme' ORDER BY e.id LIMIT 1) AS one"
+            )
+        finally:
+            await conn.close()
+
+    asyncio.run(fill())
+    refused = cli(*command, *more, "--since", "2020-01-01", "--json")
+    assert (refused.code, refused.error["details"]["errors"][0]["path"]) == (7, "since")
+    assert "narrower" in refused.error["details"]["errors"][0]["message"]
+
+
+def test_replay_says_where_it_wants_to_go(cli: Cli, made: list[str]) -> None:
+    unsaid = cli("events", "replay", "--since", "2020-01-01")
+    assert (unsaid.code, "--webhook" in unsaid.err, "events tail" in unsaid.err) == (2, True, True)
+    missing = cli("events", "replay", "--since", "2020-01-01", "--webhook", f"whk_{'0' * 26}", "--json")
+    assert (missing.code, missing.error["code"]) == (5, "webhook_not_found")
 
 
 class _Server(ThreadingHTTPServer):
@@ -133,7 +279,7 @@ def test_listen_posts_what_the_stream_tells(
     monkeypatch.setattr("postroom.cli.listening._FIRST_PAUSE", 0.01)
     stream, hook = servers
     done = bare(
-        *("webhook", "listen", "--url", stream, "--forward", hook, "--type", "identity.created"),
+        *("webhooks", "listen", "--url", stream, "--forward", hook, "--type", "identity.created"),
         *("--count", "3", "--json"),
     )
     assert (done.code, done.err) == (0, "")
@@ -153,10 +299,10 @@ def test_listen_posts_what_the_stream_tells(
 
 def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     stream, hook = servers
-    assert bare("webhook", "listen", "--url", stream, "--forward", hook).code == 2
-    assert bare("webhook", "listen", "--url", stream, "--forward", "ftp://a", "--key", "k").code == 2
-    assert bare("webhook", "listen", "--url", "http://a:b", "--forward", hook, "--key", "k").code == 2
-    refused = bare("webhook", "listen", "--url", stream, "--forward", hook, "--key", "pmk_wrong")
+    assert bare("webhooks", "listen", "--url", stream, "--forward", hook).code == 2
+    assert bare("webhooks", "listen", "--url", stream, "--forward", "ftp://a", "--key", "k").code == 2
+    assert bare("webhooks", "listen", "--url", "http://a:b", "--forward", hook, "--key", "k").code == 2
+    refused = bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "pmk_wrong")
     assert (refused.code, _Hook.taken) == (4, [])
     assert "unauthenticated" in refused.err
 
@@ -165,7 +311,7 @@ def test_listen_goes_on_when_nobody_takes_it(
     bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSTROOM_KEY", "pmk_right")
-    done = bare("webhook", "listen", "--url", servers[0], "--forward", "http://127.0.0.1:1/", "--count", "1")
+    done = bare("webhooks", "listen", "--url", servers[0], "--forward", "http://127.0.0.1:1/", "--count", "1")
     assert done.code == 0
     assert "no answer" in done.out
 

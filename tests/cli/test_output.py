@@ -78,6 +78,7 @@ def test_lists_with_json_keep_their_cursor() -> None:
 def test_quiet_prints_the_essential_value_alone() -> None:
     output, out, err = make(Mode.QUIET)
     output.result({"id": "x", "key": "s\x1becret"}, essential="key")
+    output.result({"status": "without one"})
     output.listing([{"id": "a"}, {"id": "b"}], ("id",))
     output.listing([], ("id",))
     output.note("a remark")

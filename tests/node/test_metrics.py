@@ -61,6 +61,7 @@ async def test_a_listener_of_its_own_that_ends_with_the_server(database_url: str
         assert "access-control-allow-origin" not in answer.headers
         names = {family.name for family in text_string_to_metric_families(answer.text)}
         assert {"postroom_outbox_undispatched_age_ms", "postroom_webhook_attempts", "postroom_webhook_dead"} <= names
+        assert {"postroom_live_open", "postroom_stream_events", "postroom_stream_ends"} <= names
         assert "process_resident_memory_bytes" in names
         head = await client.head("/metrics")
         assert (head.status_code, head.content) == (200, b"")

@@ -14,25 +14,30 @@ from typing import Final
 
 from postroom.base.settings import Role, Settings
 from postroom.cli.reach import server_is_running
-from postroom.cli.verdicts import Check, failed, passed
+from postroom.cli.verdicts import Check, failed, passed, warned
 
 PROBE_SECONDS: Final = 3.0
 MAX_HEARD: Final = 4096
-LABELS: Final = ("smtp", "submission", "smtps", "imap", "imaps", "http", "https", "lmtp")
+LABELS: Final = ("smtp", "submission", "smtps", "imap", "imaps", "http", "https", "lmtp", "metrics")
 _HEALTH: Final = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_PAGE: Final = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One that the settings want. With `port` 0, `host` is the path of a socket. `asks` is what makes it answer."""
+    """One that the settings want. With `port` 0, `host` is the path of a socket. `asks` is what makes it answer.
+    Without one that is `optional` the server starts all the same.
+    """
 
     label: str
     host: str
     port: int
-    role: Role
+    role: Role | None
+    """Of which role it is; None: every node has it."""
     answer: bytes
     asks: bytes = b""
     implicit_tls: bool = False
+    optional: bool = False
 
     @property
     def place(self) -> str:
@@ -61,7 +66,14 @@ def listeners(settings: Settings) -> Iterator[Listener]:
     ]
     if lmtp is not None:
         wanted.append((True, Listener("lmtp", lmtp.host, lmtp.port, Role.LMTP, hello)))
-    return (one for enabled, one in wanted if enabled and one.role in settings.server.roles)
+    where = settings.metrics.endpoint
+    if where is not None:
+        for number in range(settings.server.processes):
+            label = f"metrics.{number + 1}" if number else "metrics"  # each process has a port of its own
+            wanted.append(
+                (True, Listener(label, where.host, where.port + number, None, b"postroom_", _PAGE, optional=True))
+            )
+    return (one for enabled, one in wanted if enabled and (one.role is None or one.role in settings.server.roles))
 
 
 def ports(settings: Settings) -> list[Check]:
@@ -71,7 +83,7 @@ def ports(settings: Settings) -> list[Check]:
 
 
 def _port(one: Listener, *, ours: bool) -> Check:
-    name = f"port.{one.label}"
+    name, wrong = f"port.{one.label}", warned if one.optional else failed
     try:
         _try_to_bind(one)
     except OSError as error:
@@ -79,14 +91,14 @@ def _port(one: Listener, *, ours: bool) -> Check:
             fix = "Run as root, give the program CAP_NET_BIND_SERVICE, or choose a port above 1023."
             if not one.port:
                 fix = f"Let the user that runs Postroom write in {Path(one.host).parent}."
-            return failed(name, f"{one.place}: not permitted", fix)
+            return wrong(name, f"{one.place}: not permitted", fix)
         if error.errno != errno.EADDRINUSE:
             where = f"{one.host}:{one.port}" if one.port else one.host
-            return failed(name, f"{where}: {error.strerror}", f"Correct where {one.label} is to listen.")
+            return wrong(name, f"{where}: {error.strerror}", f"Correct where {one.label} is to listen.")
         if ours and _greets_as_ours(one):
             return passed(name, f"{one.place}: this Postroom listens")
         fix = "Stop the other program, or choose another port."
-        return failed(name, f"{one.place}: another program listens there, or a Postroom that does not answer", fix)
+        return wrong(name, f"{one.place}: another program listens there, or a Postroom that does not answer", fix)
     return passed(name, f"{one.place}: free")
 
 

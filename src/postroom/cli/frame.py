@@ -41,9 +41,10 @@ class Listed(Protocol):
 L = TypeVar("L", bound=Listed)
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
+def command(app: typer.Typer, name: str | None = None, *, hidden: bool = False) -> Callable[[F], F]:
     """Make a command of a function whose first parameter is its `Invocation`: in its place come the options that all
-    commands take, after those of its own. One that has a `limit` is a list, and takes `--all` beside it (A3).
+    commands take, after those of its own. One that has a `limit` is a list, and takes `--all` beside it (A3). One
+    that is `hidden` is another name, which help does not list.
     """
 
     def made(function: F) -> F:
@@ -67,7 +68,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
         called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] # as inspect has it
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__doc__ = function.__doc__
-        app.command(name or function.__name__.replace("_", "-"))(called)
+        app.command(name or function.__name__.replace("_", "-"), hidden=hidden)(called)
         return function
 
     return made

@@ -72,11 +72,14 @@ class Output:
         return self.mode is not Mode.JSON and sys.stdin.isatty()
 
     def result(self, document: Mapping[str, Any], *, essential: str = "id", human: str | None = None) -> None:
-        """One thing. `essential` names the value that ``--quiet`` prints; `human` replaces the indented JSON."""
+        """One thing. `essential` names the value that ``--quiet`` prints, which prints nothing where there is none of
+        that name; `human` replaces the indented JSON.
+        """
         if self.mode is Mode.JSON:
             self._line(self.out, dump(document))
         elif self.mode is Mode.QUIET:
-            self._line(self.out, clean(str(document[essential])))
+            if essential in document:
+                self._line(self.out, clean(str(document[essential])))
         else:
             self._line(self.out, clean(dump(document, indent=2)) if human is None else human)
 

@@ -40,7 +40,7 @@ COMMANDS: Final = {
         "folder": "folder",
         "message": "message",
         "key": "key",
-        "webhook": "webhook",
+        "webhooks": "webhook",
         "audit": "audit",
         "events": "events",
         "mail": "mail",
@@ -61,6 +61,8 @@ COMMANDS: Final = {
 seconds in a container and needs none of the server.
 """
 
+ALIASES: Final = {"webhook": "webhooks"}
+"""Other names of commands, which help does not list: nouns are singular (D13) but for this one and `events`."""
 
 _PLURALS: Final = {
     "people": "person",
@@ -95,6 +97,7 @@ class _Commands(typer.core.TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        args = [ALIASES.get(one, one) for one in args[:1]] + args[1:]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             meant = _meant(args[0])
             hint = f" Did you mean {meant}?" if meant else ""

@@ -31,6 +31,7 @@ from postroom.servers.http.listener import HttpLimits, HttpListener
 from postroom.servers.http.security_text import SecurityText
 from postroom.servers.http.services import About, HttpServices
 from postroom.servers.http.streams import Streams
+from postroom.servers.http.tally import Tally
 
 
 def account_of(core: Core, throttle: Throttle) -> Account:
@@ -58,6 +59,7 @@ class HttpDoors:
     dead_letters: DeadLetters
     webhooks: Webhooks
     feed: Feed
+    tally: Tally
     shares: Shares
     context: ssl.SSLContext
     reload: Callable[[], Secrets]
@@ -121,6 +123,7 @@ class HttpDoors:
             webhooks=self.webhooks.endpoints,
             replays=self.webhooks.replays,
             security=SecurityText.of(core.settings.security_contact, core.settings.api_host),
+            tally=self.tally,
             streams=self._streams(),
         )
 

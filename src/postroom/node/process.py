@@ -346,6 +346,7 @@ class Node:
             mail_out=self.mail_out,
             dead_letters=self.dead_letters,
             webhooks=self.webhooks,
+            tally=self.metrics.live,
             feed=self.feed,
             shares=self.shares,
             context=context,

@@ -22,10 +22,10 @@ from postroom.events.webhooks.backlog import Backlog
 from postroom.events.webhooks.models import AttemptStatus
 from postroom.events.webhooks.outcomes import Outcome, Written
 from postroom.net.guarded_http import Code
+from postroom.servers.live_metrics import PREFIX, LiveMetrics
 
 log = base_log.get("servers.metrics")
 
-PREFIX: Final = "postroom_"
 PATH: Final = "/metrics"
 CACHE_SECONDS: Final = 5.0
 """For so long what stands in the database is not asked again, however often the page is read."""
@@ -91,6 +91,7 @@ class Metrics:
         self._blocked = Counter(
             f"{PREFIX}webhook_ssrf_blocked", "Attempts that would have reached what is inside", registry=registry
         )
+        self.live = LiveMetrics(registry)
         self._begin()
 
     def _begin(self) -> None:

@@ -1,25 +1,31 @@
-"""`postroom webhook`: where events are sent, how that goes, and whether a request is one of ours."""
+"""`postroom webhooks`: where events are sent, how that goes, and whether a request is one of ours."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 
 from postroom.accounts.audit import HOST
 from postroom.app import Core, open_client, webhooks_of
-from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant
+from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant, read_choice
 from postroom.cli.commands.webhook_listen import listen
 from postroom.cli.failures import CliError, Exit, usage
 from postroom.cli.frame import command, tell_list
 from postroom.cli.invocation import Invocation
-from postroom.cli.reach import run
+from postroom.cli.replaying import (
+    NAMED_HELP,
+    SinceOption,
+    StatusOption,
+    UntilOption,
+    read_moment,
+    with_webhooks,
+)
+from postroom.cli.replaying import replay as replay_to
 from postroom.cli.shapes import Document
 from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
@@ -28,10 +34,7 @@ from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, N
 from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
 from postroom.events.webhooks.service import Webhooks
 from postroom.events.webhooks.store import Owner
-from postroom.events.webhooks.windows import ByIds, ByWindow
 from postroom.servers.objects import moment
-
-T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Webhooks: events as signed HTTPS requests.")
 app.command()(listen)
@@ -45,9 +48,6 @@ DescriptionOption = Annotated[str | None, typer.Option("--description", help="Wh
 TenantOption = Annotated[str | None, typer.Option("--tenant", metavar="ID|SLUG", help="Events of this tenant.")]
 PartnerOption = Annotated[str | None, typer.Option("--partner", metavar="ID", help="Events of this partner's tenants.")]
 PlatformOption = Annotated[bool, typer.Option("--platform", help="Events of every tenant.")]
-StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="succeeded|failed|dead", help="Only those that ended so.")
-]
 _WORDS: Final = {
     signing.Mismatch.SIGNATURE: "none of the signatures was made with this secret over these bytes",
     signing.Mismatch.TIMESTAMP: "the request is too old, or from the future",
@@ -75,7 +75,7 @@ def create(
         made, secret = await webhooks.endpoints.create(None, owner, new, by=HOST)
         return shape(made) | {"secret": secret}
 
-    _show_secret(call, _with(call, work))
+    _show_secret(call, with_webhooks(call, work))
 
 
 @command(app, "list")
@@ -100,14 +100,15 @@ def list_(
     )
 
 
+@command(app, "show", hidden=True)
 @command(app)
-def show(call: Invocation, named: Named) -> None:
+def get(call: Invocation, named: Named) -> None:
     """Show a webhook, without its secret."""
 
     async def work(core: Core, webhooks: Webhooks) -> Document:
         return shape(await webhooks.endpoints.get(None, named))
 
-    call.output.result(_with(call, work))
+    call.output.result(with_webhooks(call, work))
 
 
 @command(app)
@@ -138,7 +139,7 @@ def update(
     async def work(core: Core, webhooks: Webhooks) -> Document:
         return shape(await webhooks.endpoints.update(None, named, changes, by=HOST))
 
-    call.output.result(_with(call, work))
+    call.output.result(with_webhooks(call, work))
 
 
 @command(app)
@@ -154,7 +155,7 @@ def delete(
     async def work(core: Core, webhooks: Webhooks) -> None:
         await webhooks.endpoints.delete(None, named, by=HOST)
 
-    _with(call, work)
+    with_webhooks(call, work)
     call.output.result({"id": named, "deleted": True})
 
 
@@ -172,7 +173,7 @@ def rotate(
         made, secret = await webhooks.endpoints.rotate(None, named, overlap_hours, by=HOST)
         return shape(made) | {"secret": secret}
 
-    _show_secret(call, _with(call, work))
+    _show_secret(call, with_webhooks(call, work))
 
 
 @command(app)
@@ -182,7 +183,7 @@ def test(call: Invocation, named: Named) -> None:
     async def work(core: Core, webhooks: Webhooks) -> Document:
         return attempt(await webhooks.endpoints.test(None, named, by=HOST))
 
-    call.output.result(_with(call, work))
+    call.output.result(with_webhooks(call, work))
 
 
 @command(app)
@@ -196,7 +197,7 @@ def deliveries(
     cursor: CursorOption = None,
 ) -> None:
     """List attempts, newest first."""
-    filter_ = Filter(_status(status), event_type, _time("--after", after))
+    filter_ = Filter(read_choice("--status", status, AttemptStatus), event_type, read_moment("--after", after))
 
     async def pages(core: Core) -> Fetch[Attempt]:
         webhooks = await _webhooks(core)
@@ -213,25 +214,13 @@ def deliveries(
 def replay(
     call: Invocation,
     named: Named,
-    event_ids: Annotated[
-        list[str] | None, typer.Option("--event-id", metavar="ID", help="An event, evt_…; may be repeated.")
-    ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="All that happened since then.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="And before then.")] = None,
+    event_ids: Annotated[list[str] | None, typer.Option("--event-id", metavar="ID", help=NAMED_HELP)] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     status: StatusOption = None,
 ) -> None:
     """Send events again: those that are named, or those of a window."""
-    if (since is None) == (not event_ids):
-        raise usage("name events by --event-id, or a window by --since")
-    began = _time("--since", since)
-    asked = (
-        ByIds(tuple(event_ids or ())) if began is None else ByWindow(began, _time("--until", until), _status(status))
-    )
-
-    async def work(core: Core, webhooks: Webhooks) -> int:
-        return await webhooks.replays.replay(None, named, asked, by=HOST)
-
-    call.output.result({"queued": _with(call, work)})
+    replay_to(call, named, event_ids, since, until, status)
 
 
 @command(app)
@@ -252,20 +241,21 @@ def verify(
     now: Annotated[str | None, typer.Option("--now", metavar="TIME", help="When it came, if not now.")] = None,
 ) -> None:
     """Check a request that was received; asks nobody. Exits with 11 when it is none of ours."""
-    found = {} if headers is None else _headers(headers.read_text("utf-8", errors="replace"))
-    came = _time("--now", now)
+    found = {} if headers is None else _headers(_read("--headers", headers).decode("utf-8", errors="replace"))
+    came = read_moment("--now", now)
+    event = message_id or found.get("webhook-id")
     wrong = signing.verify(
         secret if secret is not None else os.environ.get(secret_env, ""),
-        message_id=message_id or found.get("webhook-id"),
+        message_id=event,
         timestamp=timestamp or found.get("webhook-timestamp"),
         signatures=signature or found.get("webhook-signature"),
-        body=sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes(),
+        body=sys.stdin.buffer.read() if body == "-" else _read("--body", Path(body)),
         now=time.time() if came is None else came.timestamp(),
         tolerance=tolerance,
     )
     if wrong is not None:
         raise CliError(wrong.value, _WORDS[wrong], exit=Exit.VERIFICATION)
-    call.output.result({"valid": True})
+    call.output.result({"valid": True, "id": event}, human=f"{event} is one of ours.")
 
 
 def shape(one: Endpoint) -> Document:
@@ -307,17 +297,6 @@ async def _webhooks(core: Core) -> Webhooks:
     return webhooks_of(core, await open_client(core))
 
 
-def _with(call: Invocation, work: Callable[[Core, Webhooks], Awaitable[T]]) -> T:
-    async def inner(core: Core) -> T:
-        client = await open_client(core)
-        try:
-            return await work(core, webhooks_of(core, client))
-        finally:
-            await client.aclose()
-
-    return run(call, inner)
-
-
 async def _owner(core: Core, tenant: str | None, partner: str | None, platform: bool) -> Owner:
     if (tenant is not None) + (partner is not None) + platform > 1:
         raise usage("one of --tenant, --partner and --platform")
@@ -344,22 +323,11 @@ def _identities(text: str | None) -> tuple[str, ...] | None:
     return None if text in (None, "all") else tuple(word.strip() for word in str(text).split(","))
 
 
-def _status(text: str | None) -> AttemptStatus | None:
-    if text is None:
-        return None
-    if text not in set(AttemptStatus):
-        raise usage(f"--status: {text!r} is not succeeded, failed or dead")
-    return AttemptStatus(text)
-
-
-def _time(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
+def _read(option: str, path: Path) -> bytes:
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise usage(f"{option}: {text!r} is not a time", "Such as 2026-10-01T12:00:00Z, or a day.") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return path.read_bytes()
+    except OSError as error:
+        raise usage(f"{option}: {path}: {error.strerror}") from error
 
 
 def _headers(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`postroom webhook listen`: what a stream of events tells, posted as webhooks are."""
+"""`postroom webhooks listen`: what a stream of events tells, posted as webhooks are."""
 
 from __future__ import annotations
 

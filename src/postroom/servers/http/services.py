@@ -36,6 +36,7 @@ from postroom.outbound.submit import Sending
 from postroom.servers.http.bodies import MAX_BODY
 from postroom.servers.http.cursor_ring import CursorSource
 from postroom.servers.http.security_text import SecurityText
+from postroom.servers.http.tally import NoTally, Tally
 
 if TYPE_CHECKING:
     from postroom.servers.http.streams import Streams  # which is made of these
@@ -127,6 +128,8 @@ class HttpServices:
     """Without it nobody is told where faults of security are reported."""
     streams: Streams | None = None
     """Without it nobody lists or follows events."""
+    tally: Tally = field(default_factory=NoTally)
+    """Counts connections that wait for something to happen."""
     client: ProxyRule = direct_peer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the listener drains: long polls end."""

@@ -27,6 +27,7 @@ from postroom.servers.http.guard import Guard
 from postroom.servers.http.rest.events import STREAM, STREAM_PATH, Routes, StreamQuery
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.streams import DONE, SLOW, STOPPING, Stream
+from postroom.servers.http.tally import Kind
 
 log = base_log.get("servers.sockets")
 
@@ -87,6 +88,8 @@ class EventSockets:
 
 class _Frames:
     """The outlet of a socket."""
+
+    kind = Kind.WEBSOCKET
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._deliver = scope, receive, send

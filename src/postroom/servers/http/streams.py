@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from postroom.accounts.models import Principal
 from postroom.base import log as base_log
@@ -25,6 +25,7 @@ from postroom.events.reading import Told, Wanted
 from postroom.servers.http import failures
 from postroom.servers.http.positions import Sealer, reach_of
 from postroom.servers.http.services import HttpServices
+from postroom.servers.http.tally import Ended, Kind
 
 log = base_log.get("servers.streams")
 
@@ -48,6 +49,8 @@ DONE: Final = "done"
 
 class Outlet(Protocol):
     """A client at the other end of a stream. Each raises ConnectionError when it is gone."""
+
+    kind: Kind
 
     async def open(self, position: str) -> None: ...
     async def tell(self, told: Told, position: str) -> None: ...
@@ -145,11 +148,11 @@ class Asked:
 
 
 class _Over(Exception):
-    """The stream ends, with a code and words."""
+    """The stream ends, with a code and words for the client, and the reason that is counted."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, why: Ended, code: str, message: str) -> None:
         super().__init__(code)
-        self.code, self.message = code, message
+        self.why, self.code, self.message = why, code, message
 
 
 class Stream:
@@ -164,6 +167,7 @@ class Stream:
         self._rekey_at = 0.0
         self._deadline: float | None = None
         self._forget: Callable[[], None] = lambda: None
+        self._why = Ended.FAILED
 
     async def run(self) -> None:
         """Raises what opening raises, nothing after that."""
@@ -174,26 +178,54 @@ class Stream:
         await self._rekey()
         if self._asked.seconds is not None:
             self._deadline = loop.time() + self._asked.seconds
-        with self._watched():
+        with self._watched(), self._counted():
             leaving = [
                 asyncio.create_task(self._leave(self._outlet.gone())),
                 asyncio.create_task(self._wake_after(self._services.stopping.wait())),
             ]
             try:
-                await self._send(self._outlet.open(self._seal(start)))
-                await self._tell_all(start)
-            except _Over as over:
-                await self._say_goodbye(over)
-            except (ConnectionError, TimeoutError):
-                log.debug("stream_broken")  # nobody is there, or nobody takes anything
-            except Exception as error:
-                told = failures.describe(error)
-                if told is None:
-                    raise
-                await self._say_goodbye(_Over(told.code, told.message))
+                self._why = await self._serve(start)
+            except asyncio.CancelledError:
+                self._why = Ended.STOPPING
+                raise
             finally:
                 for task in leaving:
                     task.cancel()
+
+    async def _serve(self, start: int) -> Ended:
+        """Tell until it is over; why it is. Raises what nobody foresaw."""
+        try:
+            await self._send(self._outlet.open(self._seal(start)))
+            if self._asked.start is not None:
+                self._services.tally.resumed(self._outlet.kind)
+            await self._tell_all(start)
+        except _Over as over:
+            await self._say_goodbye(over)
+            return over.why
+        except ConnectionError:
+            log.debug("stream_broken")
+            return Ended.GONE
+        except TimeoutError:
+            log.debug("stream_stalled")
+            return Ended.STALLED
+        except Exception as error:
+            told = failures.describe(error)
+            if told is None:
+                raise
+            why = Ended.UNAVAILABLE if told.code == "unavailable" else Ended.FAILED
+            await self._say_goodbye(_Over(why, told.code, told.message))
+            return why
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """While the client is one of those that are connected."""
+        tally, kind = self._services.tally, self._outlet.kind
+        tally.opened(kind)
+        try:
+            yield
+        finally:
+            tally.closed(kind)
+            tally.ended(kind, self._why)
 
     # -- what ends it
 
@@ -236,18 +268,18 @@ class Stream:
         if self._gone:
             raise ConnectionError
         if self._services.stopping.is_set():
-            raise _Over(STOPPING, "The server is stopping. Connect again and go on.")
+            raise _Over(Ended.STOPPING, STOPPING, "The server is stopping. Connect again and go on.")
         if self._doubted:
             await self._ask_again()
         if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
-            raise _Over(DONE, "It was asked for so long. Connect again and go on.")
+            raise _Over(Ended.DONE, DONE, "It was asked for so long. Connect again and go on.")
 
     async def _ask_again(self) -> None:
         self._doubted = False
         try:
             await self._asked.again()
         except PostroomError as error:
-            raise _Over(error.code, error.message) from error
+            raise _Over(Ended.REFUSED, error.code, error.message) from error
         # They were let in once more, and are looked at again: who was doubted is watched no longer.
         self._watch()
 
@@ -259,7 +291,7 @@ class Stream:
 
     # -- what is told
 
-    async def _tell_all(self, position: int) -> None:
+    async def _tell_all(self, position: int) -> NoReturn:
         feed = self._streams.feed
         while True:
             listener = feed.listen(self._asked.wanted, position, self._asked.identity_key)
@@ -270,26 +302,29 @@ class Stream:
                     listener.close()
             settled = await self._streams.settled()
             async for told in self._missed(position, settled):
-                await self._check()
-                await self._send(self._outlet.tell(told, self._seal(told.key)))
+                await self._tell(told)
             position = max(position, settled)
 
-    async def _tell_live(self, listener: Listener) -> None:
+    async def _tell_live(self, listener: Listener) -> NoReturn:
         """Until it is over, which it raises."""
         listener.woken = self._woken
         self._woken.set()
         while True:
             while (told := listener.take()) is not None:
-                await self._check()
-                await self._send(self._outlet.tell(told, self._seal(told.key)))
+                await self._tell(told)
             if listener.cut:
-                raise _Over(SLOW, "What happens is not taken fast enough. Connect again and go on.")
+                raise _Over(Ended.SLOW, SLOW, "What happens is not taken fast enough. Connect again and go on.")
             await self._check()
             if not await self._wait():
                 await self._check()
                 await self._rekey()
                 if not listener.pending:
                     await self._send(self._outlet.beat(self._seal(listener.position)))
+
+    async def _tell(self, told: Told) -> None:
+        await self._check()
+        await self._send(self._outlet.tell(told, self._seal(told.key)))
+        self._services.tally.told(self._outlet.kind)
 
     async def _wait(self) -> bool:
         """Until something happens, True; or until it is time to say that all is well."""

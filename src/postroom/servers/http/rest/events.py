@@ -31,6 +31,7 @@ from postroom.servers.http.positions import MAX_CHARS, reach_of, unseal
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.streams import Asked, Stream, Streams
 from postroom.servers.http.table import ALL_LEVELS, Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.http.tally import Kind
 
 STREAM_PATH: Final = "/v1/events/stream"
 EVENT_STREAM: Final = "text/event-stream"
@@ -168,6 +169,8 @@ class _EventStream(Response):
 
 class _Lines:
     """The outlet of a stream of lines."""
+
+    kind = Kind.SSE
 
     def __init__(self, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
         self._headers, self._receive, self._send = headers, receive, send

@@ -28,6 +28,7 @@ from postroom.servers.http.rest import shapes
 from postroom.servers.http.rest.messages import reading_rule
 from postroom.servers.http.services import HttpServices
 from postroom.servers.http.table import RouteTable, Rule
+from postroom.servers.http.tally import Kind
 
 MAX_SUBJECT: Final = 200
 SENDER_PATTERN: Final = r"^([^@\s]+@[^@\s]+|@[^@\s]+)$"
@@ -97,6 +98,7 @@ class _Routes:
         woken = asyncio.Event()
         ending = [asyncio.create_task(_gone(request)), asyncio.create_task(services.stopping.wait())]
         watch = services.live.watch(mailbox.mailbox_id, woken.set)
+        services.tally.opened(Kind.WAIT)
         try:
             while True:
                 woken.clear()
@@ -106,6 +108,7 @@ class _Routes:
                     return view
                 await _first(woken, ending, left)
         finally:
+            services.tally.closed(Kind.WAIT)
             watch.close()
             for task in ending:
                 task.cancel()
