@@ -157,6 +157,14 @@ async def test_nothing_is_logged_of_who_asks(world: World, caplog: pytest.LogCap
     assert world.key["authorization"].split()[1] not in text
 
 
+async def test_who_is_refused_is_no_fault_of_ours(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(world) as listener:
+        with pytest.raises(InvalidStatus):
+            async with socket(listener, {}) as client:
+                await frame(client)
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
 async def test_heartbeats(world: World) -> None:
     async with served(world, Timing(heartbeat=0.05)) as listener, socket(listener, world.key) as client:
         hello = await frame(client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from postroom.base.ids import IdGenerator
 from postroom.servers.http import HttpLimits, HttpListener, create_http
 from postroom.servers.http.bodies import MAX_BODY, max_body
 from tests.rest.contract import check
@@ -201,6 +203,54 @@ async def test_idle_connections_are_closed(world: World) -> None:
     async with listening(world, HttpLimits(keep_alive=1)) as listener:
         answer = await exchange(listener.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("keep", [b"", b"Connection: close\r\n"], ids=["open", "closing"])
+async def test_who_takes_nothing_is_cut_off(ids: IdGenerator, keep: bytes) -> None:
+    """Else they keep their place for as long as they like: what is closed waits for what was written to be taken."""
+
+    async def much(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                while True:
+                    await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+
+    listener = HttpListener(much, ids=ids, limits=HttpLimits(untaken_timeout=0.4))
+    await listener.start(HOST, 0)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, (HOST, listener.port))
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n" + keep + b"\r\n")
+        async with asyncio.timeout(20):
+            while not listener.connection_count:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+            while listener.connection_count:  # noqa: ASYNC110 - the same
+                await asyncio.sleep(0.01)
+    await listener.drain(1)
+
+
+async def test_who_takes_it_slowly_gets_it_all(ids: IdGenerator) -> None:
+    size = 24 * 1024 * 1024
+
+    async def much(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    listener = HttpListener(much, ids=ids, limits=HttpLimits(untaken_timeout=0.4))
+    await listener.start(HOST, 0)
+    reader, writer = await asyncio.open_connection(HOST, listener.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    got = 0
+    async with asyncio.timeout(60):
+        while piece := await reader.read(1024 * 1024):
+            got += len(piece)
+            await asyncio.sleep(0.02)
+    writer.close()
+    assert got > size
+    await listener.drain(1)
 
 
 async def test_no_more_connections_than_allowed(world: World) -> None:

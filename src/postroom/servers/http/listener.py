@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -39,6 +39,8 @@ _MAX_SAID: Final = 64 * 1024
 """Octets from a client in as long: it has nothing to say but answers to pings. Each ping of theirs is answered, and
 each piece of a message kept, whether or not they read anything.
 """
+_UNTAKEN_LOOKS: Final = 4
+"""Looks in one of `HttpLimits.untaken_timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class HttpLimits:
     """Limits of a connection. Times in seconds, sizes in octets.
 
     `head_timeout` runs from the first byte of a request, and from the connection's start, to the end of its head;
-    `body_timeout` from there to the end of the body.
+    `body_timeout` from there to the end of the body. `untaken_timeout` is for how long somebody may take nothing of
+    what is written to them and waits to be sent: closing such a connection waits for them, too, so it is cut off.
     """
 
     max_connections: int = 1000
@@ -55,6 +58,7 @@ class HttpLimits:
     head_timeout: float = 20
     body_timeout: float = 120
     keep_alive: int = 75
+    untaken_timeout: float = 60
 
 
 class HttpListener:
@@ -78,6 +82,7 @@ class HttpListener:
         self._server = _Server(_config(app, ids, self._limits))
         self._sockets: list[socket.socket] = []
         self._ticking: asyncio.Task[None] | None = None
+        self._cutting: asyncio.Task[None] | None = None
 
     async def start(self, host: str | None, port: int, *, reuse_port: bool = False) -> None:
         """Listen on `host` (None: every address) and `port` (0: any free one). Raises OSError."""
@@ -94,6 +99,7 @@ class HttpListener:
             raise
         await server.on_tick(0)  # the first answer wants its Date, too
         self._ticking = asyncio.create_task(server.main_loop(), name="http-ticks")
+        self._cutting = asyncio.create_task(self._cut_off(), name="http-untaken")
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -129,10 +135,32 @@ class HttpListener:
         server.config.timeout_graceful_shutdown = cast(int, timeout)
         sockets, self._sockets = self._sockets, []
         await server.shutdown(sockets=sockets)
+        if self._cutting is not None:
+            self._cutting.cancel()
         for connection in list(server.server_state.connections):
             transport = getattr(connection, "transport", None)
             if transport is not None:
                 transport.abort()
+
+    async def _cut_off(self) -> None:
+        """Cut off who takes nothing. They would keep a place of `max_connections` for as long as they like: a transport
+        that is closed is there until what was written is taken.
+        """
+        seen: dict[_Connection | _Socket, tuple[int, int, int]] = {}
+        while True:
+            await asyncio.sleep(self._limits.untaken_timeout / _UNTAKEN_LOOKS)
+            before, seen = seen, {}
+            for one in cast(Iterable[_Connection | _Socket], tuple(self._server.server_state.connections)):
+                left = one.transport.get_write_buffer_size()
+                if not left or not (one.is_waiting or one.transport.is_closing()):
+                    continue
+                waits, most, looks = before.get(one, (one.waits, left, 0))
+                # Nothing is written meanwhile but answers to pings; that it got less, only taking does.
+                looks = looks + 1 if waits == one.waits and left >= most else 0
+                if looks >= _UNTAKEN_LOOKS:
+                    one.transport.abort()
+                else:
+                    seen[one] = (one.waits, left, looks)
 
 
 class _Server(uvicorn.Server):
@@ -143,7 +171,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Socket(WebSocketsSansIOProtocol):
+class _Waiting:
+    """Of a protocol: whether what it writes waits for the client to take some, and how often it did so far."""
+
+    is_waiting = False
+    waits = 0
+
+    def pause_writing(self) -> None:
+        self.is_waiting = True
+        self.waits += 1
+        super().pause_writing()  # type: ignore[misc] # of the protocol beside
+
+    def resume_writing(self) -> None:
+        self.is_waiting = False
+        super().resume_writing()  # type: ignore[misc] # the same
+
+
+class _Socket(_Waiting, WebSocketsSansIOProtocol):
     """uvicorn's protocol for WebSockets, which says nothing of who asked for what: neither their address nor, where
     everything is logged, the key in their headers.
     """
@@ -153,6 +197,14 @@ class _Socket(WebSocketsSansIOProtocol):
         self.logger = self.conn.logger = _quiet
         self.conn.debug = False
         self._said, self._said_since = 0, 0.0
+
+    async def send(self, message: Any) -> None:
+        """Send it. After an answer of HTTP instead of the handshake's nothing is to be completed: uvicorn would call it
+        a fault, and strangers could fill a log with those.
+        """
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
         """Take what comes, unless it is a flood: then the connection ends, before anything of it is looked at."""
@@ -194,7 +246,7 @@ def _config(app: AsgiApp, ids: IdGenerator, limits: HttpLimits) -> uvicorn.Confi
     )
 
 
-class _Connection(HttpToolsProtocol):
+class _Connection(_Waiting, HttpToolsProtocol):
     """uvicorn's protocol with limits on the head of a request and on the time that head and body may take."""
 
     def __init__(self, limits: HttpLimits, ids: IdGenerator, *args: Any, **kwargs: Any) -> None:
