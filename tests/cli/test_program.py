@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from postroom import __version__
+from postroom.base import interruption
 from postroom.cli import program
 from postroom.cli.program import COMMANDS
 from tests.cli.driver import Cli
@@ -218,6 +220,23 @@ def test_an_interruption_while_a_class_is_made_is_one(
     def importing(*arguments: object, **more: object) -> None:
         type("Made", (), {"field": Interrupting()})
 
+    monkeypatch.setattr("typer.main.get_command", lambda app: importing)
+    assert program.run([command, "--quiet"]) == code
+
+
+@pytest.mark.covers("cli-config-ops:A5", "mail-server:H4")
+@pytest.mark.parametrize(("command", "code"), [("tenant", 130), ("serve", 0)])
+@pytest.mark.parametrize("error", [ValueError("a schema"), SystemError()], ids=["other", "interpreter"])
+def test_what_goes_wrong_after_the_signal_comes_of_it(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch, command: str, code: int, error: Exception
+) -> None:
+    """Compiled code passes on an error of its own and does not say what it comes of."""
+
+    def importing(*arguments: object, **more: object) -> None:
+        interruption.note()
+        raise error
+
+    monkeypatch.setattr(interruption, "_asked", threading.Event())
     monkeypatch.setattr("typer.main.get_command", lambda app: importing)
     assert program.run([command, "--quiet"]) == code
 

@@ -183,9 +183,12 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _interrupted(error: BaseException) -> BaseException:
-    """The interruption that `error` only wraps, else `error`. What is raised while a class is made (`__set_name__`, of
-    dataclasses and enumerations) becomes a RuntimeError before Python 3.12: imports are where a start spends its time.
+    """The interruption that `error` comes of, else `error`. What is raised while a class is made becomes another error,
+    and it need not say of what (`__set_name__` before Python 3.12; pydantic's models): imports are where a start spends
+    its time. So whatever goes wrong once the process was asked to end is its end.
     """
+    if isinstance(error, Exception) and interruption.was_asked():
+        return Interrupted()
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, Interrupted):
