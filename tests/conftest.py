@@ -7,9 +7,10 @@
 ``postgres_url``  URL of the server's maintenance database, for tests that make databases of their own
 
 The server is the bundled PostgreSQL, one per pytest process (so one per xdist worker), started by the first test that
-wants it, in a temporary directory, with fsync off. With ``POSTROOM_TEST_DATABASE_URL`` or ``POSTROOM_DATABASE_URL``
-set it is the server named there, whose role must be allowed to create databases (and the extensions that the
-migrations ask for); the databases made there are dropped again.
+wants it, with fsync off, in a temporary directory. Where there is room that is one in memory (:func:`_memory`): each
+database is nearly eight hundred files, and on a disk making and removing them is most of what a small test costs. With
+``POSTROOM_TEST_DATABASE_URL`` or ``POSTROOM_DATABASE_URL`` set it is the server named there, whose role must be allowed
+to create databases (and the extensions that the migrations ask for); the databases made there are dropped again.
 
 Each database is copied from a template that was migrated once. A test that needs durability, or stops and kills
 servers, starts its own ``LocalPostgres``.
@@ -24,6 +25,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,8 +53,28 @@ _TEST_SETTINGS = {
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
     "autovacuum_naptime": "10min",
 }
+_ROOM = 2 << 30
+"""Octets that have to be free in memory before a server is put there; it takes a tenth of them."""
+
+
+def _external() -> str | None:
+    return os.environ.get("POSTROOM_TEST_DATABASE_URL") or os.environ.get("POSTROOM_DATABASE_URL")
+
+
+@cache
+def _memory() -> str | None:
+    """A directory in memory with room for a server; None where there is none."""
+    shared = "/dev/shm"
+    try:
+        found = os.statvfs(shared)
+        available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+    except (OSError, StopIteration):
+        return None
+    room = min(found.f_bavail * found.f_frsize, int(available.split()[1]) * 1024)
+    return shared if room >= _ROOM and os.access(shared, os.W_OK | os.X_OK) else None
 
 
 def _with_database(url: str, name: str) -> str:
@@ -75,11 +97,10 @@ async def _execute(url: str, *statements: str) -> None:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The server under test, as the URL of a database on it that is nobody's."""
-    external = os.environ.get("POSTROOM_TEST_DATABASE_URL") or os.environ.get("POSTROOM_DATABASE_URL")
-    if external:
+    if external := _external():
         yield external
         return
-    directory = Path(tempfile.mkdtemp(prefix="postroom-test-"))
+    directory = Path(tempfile.mkdtemp(prefix="postroom-test-", dir=_memory()))
     server = LocalPostgres(directory, max_connections=200, settings=_TEST_SETTINGS, watch=False)
     asyncio.run(server.start())
     reaper = subprocess.Popen(
@@ -111,8 +132,10 @@ def template_database(postgres_url: str) -> Iterator[str]:
 async def new_database(postgres_url: str, template_database: str) -> AsyncIterator[str]:
     """URL of a database that goes again, for fixtures that live longer than a test."""
     name = f"postroom_test_{secrets.token_hex(6)}"
-    # FILE_COPY would force two checkpoints for each database.
-    await _execute(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template_database}" STRATEGY WAL_LOG')
+    # FILE_COPY forces two checkpoints, which cost nothing where there is no disk; and it copies what the template's
+    # sessions have cached of its catalogs.
+    strategy = "FILE_COPY" if _memory() and not _external() else "WAL_LOG"
+    await _execute(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template_database}" STRATEGY {strategy}')
     yield _with_database(postgres_url, name)
     await _execute(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)')
 

@@ -22,7 +22,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.cli.listening import Sent, parse
+from postroom.cli.listening import Sent, Source, listen, parse
+from postroom.events.webhooks.signing import secret_text
 from tests.cli.driver import DEADLINE, Cli
 
 EVENT: Final = (
@@ -336,9 +337,42 @@ def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: p
     assert bare("webhooks", "listen", "--url", stream, "--forward", hook).code == 2
     assert bare("webhooks", "listen", "--url", stream, "--forward", "ftp://a", "--key", "k").code == 2
     assert bare("webhooks", "listen", "--url", "http://a:b", "--forward", hook, "--key", "k").code == 2
+    # Nobody between is to read the key.
+    for far in ("http://mail.example.com", "http://192.0.2.1:8080", "http://localhost.example.com"):
+        clear = bare("webhooks", "listen", "--url", far, "--forward", hook, "--key", "pmk_right")
+        assert (clear.code, "https://" in clear.err) == (2, True)
+    monkeypatch.setenv("POSTROOM_WEBHOOK_SECRET", "whsec_?")
+    assert bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "k").code == 2
+    monkeypatch.delenv("POSTROOM_WEBHOOK_SECRET")
     refused = bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "pmk_wrong")
     assert (refused.code, _Hook.taken) == (4, [])
     assert "unauthenticated" in refused.err
+    assert "not one of this server" in refused.err
+
+
+@pytest.mark.covers("FR-WH-2")
+def test_listen_tells_how_it_stands(bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is connected, and once that it is not; with a secret that is kept."""
+    monkeypatch.setenv("POSTROOM_KEY", "pmk_right")
+    monkeypatch.setenv("POSTROOM_WEBHOOK_SECRET", secret_text(bytes(32)))
+    monkeypatch.setattr("postroom.cli.listening._FIRST_PAUSE", 0.01)
+    done = bare("webhooks", "listen", "--url", servers[0], "--forward", servers[1], "--count", "3")
+    assert (done.code, secret_text(bytes(32)) in done.out.splitlines()) == (0, True)
+    said = done.err.splitlines()
+    assert said[0].startswith("Connected:")
+    assert [line for line in said if "tried again" in line] == said[1:2]
+    assert said[2] == "Connected again."
+
+    def pause(seconds: float) -> None:
+        if len(paused) == 3:
+            raise KeyboardInterrupt
+        paused.append(seconds)
+
+    paused: list[float] = []
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        next(listen(Source("http://127.0.0.1:1", "k", {}), tell=told.append, pause=pause))
+    assert told == ["http://127.0.0.1:1 cannot be listened to now (Connection refused); it is tried again."]
 
 
 def test_listen_goes_on_when_nobody_takes_it(

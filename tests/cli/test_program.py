@@ -343,6 +343,23 @@ program.main([{command!r}])
     assert b"cli_internal" not in done.stderr
 
 
+@pytest.mark.covers("cli-config-ops:A5", "mail-server:H4")
+@pytest.mark.parametrize(("command", "code"), [("tenant", 130), ("serve", 0)])
+@pytest.mark.parametrize("error", [ValueError("a schema"), SystemError()], ids=["other", "interpreter"])
+def test_what_goes_wrong_after_the_signal_comes_of_it(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch, command: str, code: int, error: Exception
+) -> None:
+    """Compiled code passes on an error of its own and does not say what it comes of."""
+
+    def importing(*arguments: object, **more: object) -> None:
+        interruption.note()
+        raise error
+
+    monkeypatch.setattr(interruption, "_asked", threading.Event())
+    monkeypatch.setattr("typer.main.get_command", lambda app: importing)
+    assert program.run([command, "--quiet"]) == code
+
+
 def test_the_data_directory_named_is_found_for_the_log() -> None:
     assert program._data_dir(["x", "--data-dir", "/d"]) == Path("/d")
     assert program._data_dir(["x", "--data-dir=/d"]) == Path("/d")

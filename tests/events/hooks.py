@@ -29,7 +29,8 @@ from postroom.events.webhooks.replay import Replays
 from postroom.events.webhooks.sending import Sender
 from postroom.events.webhooks.store import Owner
 from postroom.events.webhooks.upkeep import Upkeep
-from postroom.net.guarded_http import Code, Failure, GuardedClient, Response
+from postroom.net.guard import Refusal, check_url
+from postroom.net.guarded_http import Failure, GuardedClient, Response
 
 KEYRING: Final = Keyring(b"m" * 32)
 HASH_KEY: Final = b"h" * 32
@@ -72,8 +73,11 @@ class Receivers:
             await self.slow[url].wait()
         return self.answers.get(url, OK)
 
-    async def check(self, url: str, **_: Any) -> Code | None:
-        return Code.DNS if url in self.refused else None
+    async def check(self, url: str, **_: Any) -> Refusal | None:
+        found = check_url(url, own_hosts=(), platform_domain=None)
+        if isinstance(found, Refusal):
+            return found
+        return Refusal.NO_ADDRESS if url in self.refused else None
 
     def taken(self, url: str) -> list[str]:
         """Ids of the events that went to the URL, in order."""

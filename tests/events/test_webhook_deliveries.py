@@ -113,6 +113,19 @@ async def test_a_secret_that_does_not_open(room: Room) -> None:
     assert (await room.state(one))["consecutive_failures"] == 0
 
 
+@pytest.mark.covers("FR-WH-2")
+async def test_a_previous_secret_that_does_not_open(room: Room) -> None:
+    """Whoever has the new one is told, signed with that alone."""
+    one = await room.hook()
+    _, new = await room.endpoints.rotate(PLATFORM, one.public_id, 24, by=HOST)
+    await room.value("UPDATE webhook_secrets SET prev_secret_enc = 'pm1.x' WHERE endpoint_id = $1 RETURNING 1", one.id)
+    await room.event(None)
+    assert list(await room.told()) == [one.url]
+    (request,) = room.receivers.requests
+    assert len(request.headers["webhook-signature"].split(" ")) == 1
+    assert _verdict(room, request, new) is None
+
+
 @pytest.mark.covers("FR-WH-3")
 async def test_gone_is_disabled_at_once_and_tells_others(room: Room) -> None:
     partner, _ = await room.partner("P")

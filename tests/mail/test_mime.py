@@ -15,7 +15,7 @@ from postroom.mail.imap_data import body, bodystructure, envelope
 from postroom.mail.invisible import visible
 from postroom.mail.mime import Message, Part, find_part, parse, walk
 from postroom.mail.transfer import decoded, decoded_size
-from postroom.mail.tree import pack_tree, packed_version, unpack_tree
+from postroom.mail.tree import moved_tree, pack_tree, packed_version, unpack_tree
 
 
 def crlf(text: str) -> bytes:
@@ -328,6 +328,8 @@ def test_agrees_with_the_standard_library(composed: EmailMessage, bare: bool) ->
     message = parse(raw)
     assert not message.degraded
     check_invariants(raw, message.root)
+    signed = b"DKIM-Signature: v=1;\r\n b=00\r\n" + raw
+    assert moved_tree(pack_tree(message.root), len(signed) - len(raw)) == pack_tree(parse(signed).root)
     assert (message.subject or "").split() == str(theirs["subject"] or "").split()
     assert [a.address for a in message.from_] == [a.addr_spec for a in theirs["from"].addresses]
     if theirs["to"] is not None:

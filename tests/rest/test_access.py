@@ -8,11 +8,14 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
 
 from postroom.accounts import Level, Mode, NewTenant, Permission
 from postroom.base import log
 from postroom.base.errors import ERRORS
-from postroom.servers.http.table import Bucket, Idempotency, Reach, RouteTable, Rule
+from postroom.servers.http.table import Bucket, Handler, Idempotency, Reach, RouteTable, Rule
 from tests.rest.contract import check
 from tests.rest.houses import MISSING
 from tests.rest.world import World, simple_mail
@@ -138,6 +141,40 @@ async def test_only_public_routes_and_any_key_go_without_permissions(world: Worl
         "getSignedLink",
     }
     assert {rule.operation for rule in rules if not rule.permissions and not rule.is_public} == {"getMe"}
+
+
+async def test_a_route_is_described_when_it_is_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[str] = []
+    making = APIRoute.__init__
+
+    def noted(self: APIRoute, path: str, *args: Any, **more: Any) -> None:
+        described.append(path)
+        making(self, path, *args, **more)
+
+    monkeypatch.setattr(APIRoute, "__init__", noted)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    asked: list[str] = []
+
+    async def guard(rule: Rule, request: Request, inner: Handler) -> Response:
+        asked.append(rule.operation)
+        return await inner(request)
+
+    async def one(number: int) -> Response:
+        return Response(str(number))
+
+    table = RouteTable(app, guard)
+    for name in ("a", "b"):
+        rule = Rule(**{**_RULE, "operation": name, "path": f"/{name}/{{number}}"})
+        table.add(rule, one, summary=name, answers={200: None})
+    table.seal()
+    assert described == []
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.example") as client:
+        assert [(await client.get(f"/b/{number}")).text for number in (1, 2)] == ["1", "2"]
+        assert (described, asked) == (["/b/{number}"], ["b", "b"])
+        assert (await client.head("/b/1")).status_code == 405
+    assert [getattr(route, "path", "") for route in table.routes] == ["/a/{number}", "/b/{number}"]
+    assert table.routes == table.routes
+    assert described == ["/b/{number}", "/a/{number}"]
 
 
 # -- route and method

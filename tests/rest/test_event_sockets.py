@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -105,6 +106,70 @@ async def test_who_is_not_let_in_gets_the_answer_of_http(world: World) -> None:
             answer = caught.value.response
             assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (status, code)
             assert answer.headers["request-id"].startswith("req_")
+
+
+@pytest.mark.covers("edge:J15", "SEC-1", "security-privacy:A4.2", "FR-KEY-4")
+async def test_each_key_hears_its_own_mail_and_no_other_by_either_way(world: World) -> None:
+    """The matrix of levels and transports, while mail comes for this tenant and for another."""
+    sibling = await world.new_identity(world.tenant, "sibling")
+    ours, theirs = await partner_key(world, "Ours"), await partner_key(world, "Theirs")
+    async with world.db.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO partner_tenants (partner_id, tenant_id) VALUES ($1, $2)", ours[1], world.tenant.id
+        )
+    own, kin, foreign = world.box.public_id, sibling.public_id, world.other_box.public_id
+    reaches = {
+        "platform": (world.platform, {own, kin, foreign}),
+        "partner": (ours[0], {own, kin}),
+        "other partner": (theirs[0], set()),
+        "tenant": (world.key, {own, kin}),
+        "other tenant": (world.other_key, {foreign}),
+        "identity": (await world.new_key(Level.IDENTITY, identity=world.box), {own}),
+        "sibling": (await world.new_key(Level.IDENTITY, identity=sibling), {kin}),
+    }
+    async with served(world, Timing(heartbeat=0.3)) as listener, contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}"))
+        told: list[tuple[str, asyncio.Task[set[str]], set[str]]] = []
+        for name, (key, expected) in reaches.items():
+            client = await stack.enter_async_context(socket(listener, key, "?types=message.received"))
+            assert (await frame(client))["type"] == "hello"
+            asked = {"types": "message.received"}
+            answer = await stack.enter_async_context(http.stream("GET", "/v1/events/stream", params=asked, headers=key))
+            assert (answer.status_code, answer.headers.get_list("cache-control")) == (200, ["no-store"])
+            lines = answer.aiter_lines()
+            while await anext(lines):
+                pass  # the first position
+            told.append((f"{name}, WebSocket", asyncio.create_task(_by_socket(client)), expected))
+            told.append((f"{name}, SSE", asyncio.create_task(_by_lines(lines)), expected))
+        for box in (world.box, sibling, world.other_box):
+            await deliver(world, simple_mail(), to=box)
+        async with asyncio.timeout(3 * PATIENCE):
+            for name, reading, expected in told:
+                assert await reading == expected, name
+
+
+async def _by_socket(client: ClientConnection) -> set[str]:
+    """Whose events come until nothing does for two heartbeats."""
+    found: set[str] = set()
+    quiet = 0
+    while quiet < 2:
+        told = await frame(client)
+        quiet = quiet + 1 if told["type"] == "heartbeat" else 0
+        found |= {told["event"]["identity_id"]} if told["type"] == "event" else set()
+    return found
+
+
+async def _by_lines(lines: AsyncIterator[str]) -> set[str]:
+    found: set[str] = set()
+    quiet, has_data = 0, False
+    while quiet < 2:
+        line = await anext(lines)
+        if line.startswith("data: "):
+            has_data = True
+            found.add(json.loads(line.removeprefix("data: "))["identity_id"])
+        elif not line:
+            quiet, has_data = (0 if has_data else quiet + 1), False
+    return found
 
 
 async def test_how_it_is_closed(world: World) -> None:

@@ -112,6 +112,26 @@ async def test_positions_are_of_a_reach_and_of_an_age(world: World) -> None:
         assert (refused.status, b"cursor_expired" in refused.body) == (410, True)
 
 
+@pytest.mark.covers("FR-PRV-2")
+async def test_a_position_is_no_older_than_what_its_tenant_keeps(world: World) -> None:
+    """What was deleted is not passed over in silence."""
+    where = f"/v1/tenants/{world.tenant.public_id}/policy"
+    answer = await world.patch(where, {"retention": {"events_days": 2}}, world.platform)
+    assert answer.status_code == 200, answer.text
+    async with connected(world.app, world.key) as stream:
+        position = stream.last_id
+    async with connected(world.app, world.platform, tenant_id=world.tenant.public_id) as stream:
+        of_platform = stream.last_id
+    world.clock.advance(2 * 86400 - 1)
+    for key, text in ((world.key, position), (world.platform, of_platform)):
+        async with connected(world.app, key, last_id=text, tenant_id=world.tenant.public_id) as again:
+            assert again.status == 200
+    world.clock.advance(2)
+    for key, text in ((world.key, position), (world.platform, of_platform)):
+        async with connected(world.app, key, last_id=text, tenant_id=world.tenant.public_id) as refused:
+            assert (refused.status, b"cursor_expired" in refused.body) == (410, True)
+
+
 async def test_positions_do_not_show_how_much_happens_elsewhere(world: World) -> None:
     """What comes after one another has nothing in common but the name of the key."""
     keys = await world.app.services.cursor_keys.keys_for(None)

@@ -13,6 +13,7 @@ from postroom.accounts import Mode
 from postroom.base.errors import PostroomError
 from postroom.blobs import StorageError
 from postroom.db import Database
+from postroom.inbound.describe import describe
 from postroom.inbound.parsing import Parser
 from postroom.outbound import submit
 from postroom.outbound.accept import Acceptance
@@ -262,6 +263,7 @@ async def test_suppressions(sender: Sender) -> None:
     assert row["smtp_response"] == "policy: suppression (hard_bounce)"
 
 
+@pytest.mark.covers("mail-server:C5")
 async def test_signing_and_routes(sender: Sender) -> None:
     signed: list[tuple[bytes, str]] = []
 
@@ -280,8 +282,14 @@ async def test_signing_and_routes(sender: Sender) -> None:
         "SELECT m.blob_key, o.wire_key, d.route, d.domain, o.envelope_from FROM messages m "
         "JOIN outbound_messages o ON o.message_id = m.id JOIN deliveries d ON d.message_id = m.id"
     )
-    assert await sender.world.blobs.get(row["blob_key"]) == octets
-    assert await sender.world.blobs.get(row["wire_key"]) == b"DKIM-Signature: v=1\r\n" + octets
+    # The Sent copy is what goes out, and described as such: signed once, kept once.
+    wire = b"DKIM-Signature: v=1\r\n" + octets
+    assert await sender.world.blobs.get(row["blob_key"]) == await sender.world.blobs.get(row["wire_key"]) == wire
+    (kept,) = await sender.rows("SELECT raw_size, raw_prefix_len, part_tree, raw_sha256 FROM messages")
+    whole = describe(wire[: len(wire) - len(octets)], octets, sender.world.clock.now())
+    assert tuple(kept) == (len(wire), len(wire) - len(octets), whole.part_tree, whole.raw_sha256)
+    await sender.world.blobs.delete([row["wire_key"]])
+    assert await sender.world.blobs.get(row["blob_key"]) == wire
     assert (row["route"], row["domain"], row["envelope_from"]) == ("smarthost", "", sender.box.primary.address)
     assert done.message["id"].startswith("msg_")
 

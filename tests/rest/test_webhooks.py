@@ -12,6 +12,8 @@ from postroom.accounts import Level
 from postroom.base.ids import is_id
 from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
+from postroom.events.webhooks.endpoints import URL_WORDS
+from postroom.net.guard import Refusal
 from postroom.net.guarded_http import Code, Failure
 from tests.events.hooks import Receivers, Room
 from tests.rest.contract import CONTRACT, check
@@ -117,6 +119,30 @@ async def test_urls_that_are_none(world: World, url: object) -> None:
     answer = await world.post(of_tenant(world), PLAIN | {"url": url})
     assert (answer.status_code, code(answer)) == (400, "invalid_request")
     assert answer.json()["error"]["details"]["errors"][0]["path"] == "url"
+
+
+@pytest.mark.covers("FR-WH-5")
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://hooks.example.com/", "must begin with https://"),
+        ("https://192.0.2.1/", "has an IP address in place of the name of a host"),
+        ("https://me:secret@hooks.example.com/", "has a user or password in it"),
+        ("https://hooks.example.com/#top", "has a # in it"),
+        ("https://hooks.example.com:25/", "has a port other than 443 and those from 1024 on"),
+        ("https://hooks/", "has a host that is not a name of two labels or more"),
+        (URL, "has a host that has no address in the DNS now"),
+    ],
+)
+async def test_it_is_told_what_is_wrong_with_a_url(world: World, url: str, said: str) -> None:
+    receivers(world).refused.add(URL)
+    answer = await world.post(of_tenant(world), PLAIN | {"url": url})
+    assert (answer.status_code, code(answer)) == (400, "invalid_request")
+    assert answer.json()["error"]["details"]["errors"] == [{"path": "url", "message": said}]
+
+
+def test_every_refusal_of_a_url_has_words() -> None:
+    assert set(URL_WORDS) == {*Refusal, Code.DNS}
 
 
 @pytest.mark.covers("FR-WH-5", "SEC-9")
@@ -335,6 +361,16 @@ async def test_what_is_too_old_or_too_much_is_not_replayed(world: World) -> None
             " FROM generate_series(1, 1001) n",
             *(world.tenant.id, world.clock.now()),
         )
+    for said, both in (
+        ("must name events by event_ids, or a window by since", {}),
+        ("must name events by event_ids, or a window by since", {"until": "2029-01-01T00:00:00Z"}),
+        (
+            "must name events by event_ids or a window by since, not both",
+            {"event_ids": [old], "since": "2029-01-01T00:00:00Z"},
+        ),
+    ):
+        answer = await world.post(path, both)
+        assert (code(answer), said in answer.text) == ("invalid_request", True), answer.text
     answer = await world.post(path, {"since": "2029-01-01T00:00:00Z"})
     assert code(answer) == "invalid_request"
     assert await room.tasks() == []

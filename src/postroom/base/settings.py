@@ -97,7 +97,7 @@ _ALIASES: Final = {
 }
 # Read by other parts: where the file is, and the secrets (see `base.secrets`).
 _ELSEWHERE: Final = frozenset(
-    {"POSTROOM_CONFIG", "POSTROOM_MASTER_KEY_ACTIVE"}
+    {"POSTROOM_CONFIG", "POSTROOM_MASTER_KEY_ACTIVE", "POSTROOM_KEY", "POSTROOM_WEBHOOK_SECRET"}
     | {
         f"POSTROOM_{name}{suffix}"
         for name in ("MASTER_KEY", "MASTER_KEY_B", "KEY_PEPPER", "HASH_KEY")

@@ -11,9 +11,12 @@ import hmac
 import http.client
 import io
 import json
+import os
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -96,28 +99,55 @@ def split(url: str, option: str) -> SplitResult:
     return parts
 
 
-def listen(source: Source, *, pause: Callable[[float], None] = time.sleep) -> Iterator[tuple[str, bytes]]:
+def server(url: str) -> SplitResult:
+    """The parts of the URL of a server that is told a key. Raises a usage error for one that is none, or where whoever
+    is between could read the key.
+    """
+    parts = split(url, "--url")
+    if parts.scheme == "http" and not _is_here(parts.hostname or ""):
+        raise usage("--url: http:// is for this machine; elsewhere the key goes by https:// alone")
+    return parts
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(
+    source: Source, *, tell: Callable[[str], None], pause: Callable[[float], None] = time.sleep
+) -> Iterator[tuple[str, bytes]]:
     """Type and bytes of each event, for ever: a connection that ends is made again, and goes on where it was.
 
-    Raises CliError for what trying again does not mend.
+    `tell` is told in words when it is connected, and once when it is not any more or not yet. Raises CliError for what
+    trying again does not mend.
     """
-    position, wait = "", _FIRST_PAUSE
+    position, wait, is_told = "", _FIRST_PAUSE, False
     while True:
         try:
+            is_new = True
             for sent in _connected(source, position):
+                if is_new:
+                    tell("Connected: what happens from now on is passed on." if not position else "Connected again.")
+                    is_new = is_told = False
                 wait = _FIRST_PAUSE
                 position = sent.id or position
                 if sent.kind == "error" and not _is_passing(sent.data):
                     raise _refused(403, sent.data)
                 if "." in sent.kind:
                     yield sent.kind, sent.data
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
+            if not is_told:
+                tell(f"{source.url} cannot be listened to now ({_why(error)}); it is tried again.")
+                is_told = True
             pause(wait)
             wait = min(wait * 2, _LONGEST_PAUSE)
 
 
 def _connected(source: Source, position: str) -> Iterator[Sent]:
-    parts = split(source.url, "--url")
+    parts = server(source.url)
     headers = {"Authorization": f"Bearer {source.key}", "Accept": "text/event-stream"}
     if position:
         headers["Last-Event-ID"] = position
@@ -129,7 +159,7 @@ def _connected(source: Source, position: str) -> Iterator[Sent]:
         )
         answer = connection.getresponse()
         if answer.status in _PASSING:
-            raise ConnectionError
+            raise ConnectionError(f"it answers {answer.status}")
         if answer.status != http.client.OK:
             raise _refused(answer.status, answer.read(MAX_LINE))
         yield from parse(io.BufferedReader(answer, 1).readline)
@@ -142,21 +172,37 @@ def _is_passing(data: bytes) -> bool:
 
 
 def _code(data: bytes) -> str:
+    return _member(data, "code")
+
+
+def _member(data: bytes, name: str) -> str:
+    """Of an error as the server writes it; "" where there is none."""
     try:
         document = json.loads(data)
     except ValueError:
         return ""
     found = document.get("error", document) if isinstance(document, dict) else {}
-    return str(found.get("code", "")) if isinstance(found, dict) else ""
+    return str(found.get(name, "")) if isinstance(found, dict) else ""
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno) if error.errno > 0 else "no such host"
+    return str(error) or type(error).__name__
+
+
+_FIXES: Final = {
+    "unauthenticated": "The key is not one of this server, or is not good any more.",
+    "permission_denied": "The key needs webhooks:read, and messages:read for events of mail.",
+    "cli_refused": "No Postroom answers there: --url is the server alone, as https://mail.example.com.",
+}
 
 
 def _refused(status: int, body: bytes) -> CliError:
     code = _code(body) or "cli_refused"
+    said = _member(body, "message") or f"it answers {status}"
     return CliError(
-        code,
-        f"the server refuses the stream: {code}",
-        exit=exit_of_status(status),
-        fix="The key needs webhooks:read, and messages:read for events of mail.",
+        code, f"the server refuses the stream: {said}", exit=exit_of_status(status), fix=_FIXES.get(code, "")
     )
 
 

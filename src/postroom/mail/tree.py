@@ -23,6 +23,21 @@ def unpack_tree(packed: bytes) -> Part:
         raise ValueError("not a packed part tree") from error
 
 
+def moved_tree(packed: bytes, by: int) -> bytes:
+    """The packed tree of the same message with `by` bytes of further header fields before it. ValueError as above."""
+    root = unpack_tree(packed)
+    first = root.header_start
+    parts = [root]
+    while parts:
+        part = parts.pop()
+        part.header_start += by
+        part.body_start += by
+        part.body_end += by
+        parts += part.children
+    root.header_start = first
+    return pack_tree(root)
+
+
 def packed_version(packed: bytes) -> int:
     """Parser version that made a packed tree. ValueError if the bytes are no packed tree."""
     try:

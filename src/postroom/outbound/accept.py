@@ -37,7 +37,7 @@ from postroom.mailbox.models import (
 )
 from postroom.mailbox.sent_copy import ledger_key
 from postroom.outbound import store
-from postroom.outbound.models import Accepted, Operation, Outgoing, Status
+from postroom.outbound.models import Accepted, Outgoing, Status
 
 log = base_log.get("outbound")
 
@@ -163,10 +163,11 @@ class Acceptance:
 
 def _objects(outgoing: Outgoing, key: str) -> list[PutGroup]:
     """What is to be durable before the rows are: the Sent copy, what goes out, and for the ledger."""
-    if outgoing.operation is Operation.REDIRECT and outgoing.sent_copy is outgoing.wire:
-        # Nothing is composed or signed: one object under both keys.
-        return [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
-    groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
+    if outgoing.sent_copy == outgoing.wire:
+        # Whoever has blind-copied nobody keeps what goes out: one object under both keys.
+        groups = [PutGroup((outgoing.wire,), (key, wire_key(outgoing)))]
+    else:
+        groups = [PutGroup((outgoing.sent_copy,), (key,)), PutGroup((outgoing.wire,), (wire_key(outgoing),))]
     files = zip(outgoing.linked, file_keys(outgoing), strict=True)
     groups += [PutGroup((file.content,), (one,)) for file, one in files]
     entry = outgoing.ledger

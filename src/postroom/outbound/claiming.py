@@ -65,7 +65,7 @@ WITH room AS MATERIALIZED (
   WHERE g.place <= coalesce(r.groups, $8) ORDER BY g.place, g.at, g.id LIMIT $2
 ), picked AS MATERIALIZED (
   SELECT t.tenant_id, t.id, g.token FROM groups g JOIN deliveries t
-    ON t.tenant_id = g.tenant_id AND t.message_id = g.message_id AND t.domain = g.domain AND t.route = g.route
+    ON t.tenant_id + 0 = g.tenant_id AND t.message_id = g.message_id AND t.domain = g.domain AND t.route = g.route
   WHERE t.next_attempt_at <= $1 AND (t.lease_until IS NULL OR t.lease_until <= $1) AND NOT t.held_by_operator
   ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 )
@@ -93,7 +93,7 @@ FROM unnest($1::bigint[], $2::bigint[]) AS k (tenant_id, message_id)
 CROSS JOIN LATERAL (
   SELECT o.tenant_id, o.message_id, o.mailbox_id, o.operation, o.envelope_from, o.wire_key, o.wire_size, o.eight_bit,
     o.smtputf8, o.dsn_ret, o.dsn_envid, o.accepted_at, o.provider_message_id, o.kind, o.sent_from
-  FROM outbound_messages o WHERE o.tenant_id = k.tenant_id AND o.message_id = k.message_id LIMIT 1
+  FROM outbound_messages o WHERE o.tenant_id + 0 = k.tenant_id AND o.message_id = k.message_id LIMIT 1
 ) o
 CROSS JOIN LATERAL (
   SELECT m.public_id, m.rfc_message_id, coalesce(o.sent_from, m.from_address) AS from_address FROM messages m

@@ -35,6 +35,7 @@ from postroom.mail.compose.fields import is_writable_id
 from postroom.mail.content import EXTRACTED_LIMIT, safe_html
 from postroom.mail.subject import clean_subject
 from postroom.mail.transfer import decoded
+from postroom.mail.tree import moved_tree
 from postroom.mailbox.linked_files import LinkedFile
 from postroom.mailbox.models import Content, Mailpoint, RecipientKind
 from postroom.mailbox.queries import MessageView
@@ -142,6 +143,14 @@ def write(job: Job, now: datetime) -> Written | Unwritable:
     content = describe(b"", octets, now)
     stored = () if job.links is None else tuple(job.links.file(at, files[at]) for at in linked)
     return Written(octets, _stored(job, content), composed.eight_bit, stored)
+
+
+def signed_copy(content: Content, before: int) -> Content:
+    """The description of the same message with `before` bytes of signatures before it."""
+    if not before:
+        return content
+    size, prefix = content.raw_size + before, content.prefix_len + before
+    return replace(content, raw_size=size, prefix_len=prefix, part_tree=moved_tree(content.part_tree, before))
 
 
 def _composed(

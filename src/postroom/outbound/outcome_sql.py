@@ -35,14 +35,14 @@ SELECT m.id, m.public_id, m.status, m.thread_seq, o.operation, o.envelope_from, 
    WHERE r.tenant_id = m.tenant_id AND r.message_id = m.id AND r.kind IN ('to', 'cc') AND r.address <> '') AS people,
   x.statuses, coalesce(x.answered, false) AS answered, coalesce(x.waits, false) AS waits,
   EXISTS (SELECT FROM deliveries d JOIN bounce_tasks n ON n.tenant_id = d.tenant_id AND n.delivery_id = d.id
-          WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id
+          WHERE d.tenant_id + 0 = m.tenant_id AND d.message_id = m.id
           AND (n.next_attempt_at IS NOT NULL OR n.parked_at IS NOT NULL)) AS notices_open
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS k (tenant_id, mailbox_id, id)
 CROSS JOIN LATERAL (
   SELECT * FROM messages m WHERE m.tenant_id = k.tenant_id AND m.mailbox_id + 0 = k.mailbox_id AND m.id = k.id LIMIT 1
 ) m
 CROSS JOIN LATERAL (
-  SELECT * FROM outbound_messages o WHERE o.tenant_id = m.tenant_id AND o.message_id = m.id LIMIT 1
+  SELECT * FROM outbound_messages o WHERE o.tenant_id + 0 = m.tenant_id AND o.message_id = m.id LIMIT 1
 ) o
 CROSS JOIN LATERAL (
   SELECT b.tenant_public_id, b.identity_public_id FROM mailboxes b
@@ -62,7 +62,7 @@ LEFT JOIN LATERAL (
   FROM (
     SELECT d.status, bool_or(d.smtp_code IS NOT NULL AND d.remote_mx IS NOT NULL) AS answered,
       bool_or(d.status = 'queued' OR (d.status = 'deferred' AND d.route <> 'simulator')) AS waits
-    FROM deliveries d WHERE d.tenant_id = m.tenant_id AND d.message_id = m.id AND d.id <> ALL ($4::bigint[])
+    FROM deliveries d WHERE d.tenant_id + 0 = m.tenant_id AND d.message_id = m.id AND d.id <> ALL ($4::bigint[])
     GROUP BY d.status
   ) s
 ) x ON true
@@ -103,7 +103,7 @@ UPDATE outbound_messages o SET provider = coalesce(o.provider, k.provider),
   wire_key = CASE WHEN k.forget THEN NULL ELSE o.wire_key END
 FROM unnest($17::bigint[], $18::bigint[], $19::text[], $20::text[], $21::boolean[])
   AS k (tenant_id, id, provider, provider_id, forget)
-WHERE o.tenant_id = k.tenant_id AND o.message_id = k.id AND (k.forget OR k.provider_id IS NOT NULL)
+WHERE o.tenant_id + 0 = k.tenant_id AND o.message_id = k.id AND (k.forget OR k.provider_id IS NOT NULL)
 """
 
 # Claims whose results do not apply any more: tenants, mailboxes, deliveries.

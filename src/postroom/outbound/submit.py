@@ -39,6 +39,7 @@ from postroom.outbound.compose_message import (
     decode_step,
     job_for,
     needs_original,
+    signed_copy,
     write,
 )
 from postroom.outbound.facts import FactReader, Facts, Suppressions
@@ -366,6 +367,8 @@ class Sending:
             route = await self._route(one.key, from_domain=sender.domain, mode=facts.mode)
             recipients.append(NewRecipient(one.key, one.field, route, suppressed=one.suppressed))
         _check_test_mode(facts, recipients)
+        octets = prepared.written.octets
+        signed = await self._sign(octets, sender.domain)
         outgoing = Outgoing(
             id=attempt.message_id,
             mailbox=MailboxRef(identity.tenant_id, identity.id),
@@ -375,9 +378,10 @@ class Sending:
             kind=request.kind,
             envelope_from=sender.address,
             recipients=tuple(recipients),
-            sent_copy=prepared.written.octets,
-            wire=await self._sign(prepared.written.octets, sender.domain),
-            content=content,
+            # Nobody is named in it who was blind-copied, so it is what goes out (C8).
+            sent_copy=signed,
+            wire=signed,
+            content=signed_copy(content, len(signed) - len(octets)),
             eight_bit=prepared.written.eight_bit,
             hop=decision.hop,
             metadata=request.metadata,

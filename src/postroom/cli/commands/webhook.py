@@ -243,9 +243,12 @@ def verify(
     """Check a request that was received; asks nobody. Exits with 11 when it is none of ours."""
     found = {} if headers is None else _headers(_read("--headers", headers).decode("utf-8", errors="replace"))
     came = read_moment("--now", now)
+    key = secret if secret is not None else os.environ.get(secret_env)
+    if not key:
+        raise usage("the secret of the webhook is needed", f"Set {secret_env}, or name a variable by --secret-env.")
     event = message_id or found.get("webhook-id")
     wrong = signing.verify(
-        secret if secret is not None else os.environ.get(secret_env, ""),
+        key,
         message_id=event,
         timestamp=timestamp or found.get("webhook-timestamp"),
         signatures=signature or found.get("webhook-signature"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from itertools import islice
 from typing import Annotated, Final
@@ -11,13 +10,14 @@ import typer
 
 from postroom.cli.failures import usage
 from postroom.cli.invocation import Json, Quiet, invocation
-from postroom.cli.listening import Source, forward, split
+from postroom.cli.listening import Source, forward, server, split
 from postroom.cli.listening import listen as events_of
 from postroom.cli.output import Mode, dump
+from postroom.events.webhooks import signing
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 KEY_VARIABLE: Final = "POSTROOM_KEY"
-_SECRET_BYTES: Final = 32
+SECRET_VARIABLE: Final = "POSTROOM_WEBHOOK_SECRET"
 
 
 def listen(
@@ -39,24 +39,27 @@ def listen(
     """
     call = invocation(json, quiet)
     split(forward_to, "--forward")
-    split(url, "--url")
+    server(url)
     token = key or os.environ.get(KEY_VARIABLE)
     if not token or not token.isascii() or not token.isprintable():
         raise usage("an API key is needed", f"Set {KEY_VARIABLE}.")
     filters = {"types": ",".join(types)} if types else {}
     if identity is not None:
         filters["identity_id"] = identity
-    secret = os.urandom(_SECRET_BYTES)
-    shown = f"whsec_{base64.b64encode(secret).decode('ascii')}"
+    given = os.environ.get(SECRET_VARIABLE)
+    try:
+        secret = signing.secret_bytes(given) if given else os.urandom(signing.SECRET_BYTES)
+    except ValueError:
+        raise usage(f"{SECRET_VARIABLE} is not the secret of a webhook, whsec_…") from None
+    shown = given or signing.secret_text(secret)
     output = call.output
     if output.mode is Mode.JSON:
         output.out.write(dump({"secret": shown}) + "\n")
         output.out.flush()
     else:
-        output.result(
-            {"secret": shown}, essential="secret", human=f"Signed with {shown}, which ends with this command."
-        )
-    for kind, body in islice(events_of(Source(url, token, filters)), count):
+        until = "as always" if given else f"until this command ends; set {SECRET_VARIABLE} to keep one"
+        output.result({"secret": shown}, essential="secret", human=f"The secret is good {until}:\n{shown}")
+    for kind, body in islice(events_of(Source(url, token, filters), tell=output.note), count):
         passed = forward(forward_to, secret, kind, body)
         row = {
             "id": passed.event_id,

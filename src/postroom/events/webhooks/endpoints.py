@@ -245,7 +245,7 @@ class Endpoints:
     async def _check_url(self, url: str) -> None:
         refused = await self._client.check(url)
         if refused is not None:
-            raise invalid("url", _WORDS.get(refused, "is not a URL that events are sent to"))
+            raise invalid("url", URL_WORDS.get(refused, "cannot be checked now"))
 
     def _previous(self, key: int, sealed: bytes) -> bytes | None:
         """The current secret, sealed for its new place; None if it does not open, and so signs nothing any more."""
@@ -260,10 +260,20 @@ class Endpoints:
         await record(conn, self._ids, now, by, Entry(action, "webhook", one.public_id, one.tenant_id, details))
 
 
-_WORDS: Final[dict[Refusal | Code, str]] = {
-    Code.DNS: "has a host without an address",
+URL_WORDS: Final[dict[Refusal | Code, str]] = {
+    Code.DNS: "has a host that has no address in the DNS now",
+    Refusal.NO_ADDRESS: "has a host that has no address in the DNS now",
+    Refusal.TOO_LONG: "is too long",
     Refusal.NOT_HTTPS: "must begin with https://",
-    Refusal.ADDRESS: "has a host that is not on the public internet",
+    Refusal.MALFORMED: "is not written as a URL is",
+    Refusal.USERINFO: "has a user or password in it",
+    Refusal.FRAGMENT: "has a # in it",
+    Refusal.IP_LITERAL: "has an IP address in place of the name of a host",
+    Refusal.HOST: "has a host that is not a name of two labels or more",
+    Refusal.NAME: "has a host that is not a name of the public internet",
+    Refusal.PORT: "has a port other than 443 and those from 1024 on",
+    Refusal.OWN_NAME: "leads back to this server",
+    Refusal.ADDRESS: "has a host whose address is not on the public internet",
 }
 
 

@@ -40,5 +40,9 @@ class Sender:
         found = [self._keyring.open(WEBHOOK_SECRET, sealed.current, endpoint_id)]
         until = sealed.previous_until
         if sealed.previous is not None and until is not None and self._clock.now() < until:
-            found.append(self._keyring.open(WEBHOOK_PREVIOUS, sealed.previous, endpoint_id))
+            try:
+                found.append(self._keyring.open(WEBHOOK_PREVIOUS, sealed.previous, endpoint_id))
+            except UnsealError as error:
+                # Whoever has the new one is told all the same.
+                log.error("webhook_secret_unavailable", endpoint=endpoint_id, kid=error.kid, previous=True)
         return found

@@ -83,9 +83,7 @@ class HttpApp:
     def __init__(self, services: HttpServices) -> None:
         self.services = services
         # FastAPI routes and describes; of its middleware only what its routes need is used, the rest is the gate's.
-        self.fastapi = FastAPI(
-            openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, strict_content_type=False
-        )
+        self.fastapi = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self.table = RouteTable(self.fastapi, Guard(services))
         for module in _MODULES:
             module.register(self.table, services)

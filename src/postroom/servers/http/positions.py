@@ -19,7 +19,8 @@ from postroom.base.ids import milliseconds
 from postroom.base.sealing import TokenSeal, UnsealError
 from postroom.servers.http.cursors import PREFIX, CursorKey, CursorKeys
 
-TTL_MS: Final = 7 * 24 * 60 * 60 * 1000
+DAY_MS: Final = 24 * 60 * 60 * 1000
+TTL_MS: Final = 7 * DAY_MS
 """As long as events are kept, whatever happens (J30)."""
 MAX_CHARS: Final = 128
 
@@ -45,14 +46,17 @@ class Sealer:
         return f"{PREFIX}{self._kid}{base64.urlsafe_b64encode(sealed).decode('ascii').rstrip('=')}"
 
 
-def unseal(keys: CursorKeys, reach: bytes, text: str, now: datetime) -> int:
-    """The key of the event before the position. Raises `invalid_request` (path `last_event_id`), `cursor_expired`."""
+def unseal(keys: CursorKeys, reach: bytes, text: str, now: datetime, *, kept_days: int | None = None) -> int:
+    """The key of the event before the position. Raises `invalid_request` (path `last_event_id`), `cursor_expired`: as
+    well after `kept_days`, for as many as events are kept of whom the stream is about.
+    """
     opened = _opened(keys, reach, text)
     if opened is None:
         message = "is not a position of this stream"
         raise PostroomError("invalid_request", details={"errors": [{"path": "last_event_id", "message": message}]})
     key, made = opened
-    if milliseconds(now) - made > TTL_MS:
+    life = TTL_MS if kept_days is None else min(TTL_MS, kept_days * DAY_MS)
+    if milliseconds(now) - made > life:
         raise PostroomError("cursor_expired")
     return key
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -16,11 +17,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Route
 
 from postroom.accounts.permissions import Level, Permission
 from postroom.base.errors import ERRORS
 
+Endpoint = Callable[..., Awaitable[Response]]
 Handler = Callable[[Request], Awaitable[Response]]
 Guard = Callable[["Rule", Request, Handler], Awaitable[Response]]
 Scope = Any
@@ -177,19 +179,43 @@ class Rule:
         return {status: tuple(dict.fromkeys(names)) for status, names in sorted(codes.items())}
 
 
-class GuardedRoute(APIRoute):
-    """A FastAPI route whose handler runs behind the guard, which applies the rule."""
+class _Described(APIRoute):
+    """The route as FastAPI knows it, its handler behind the guard."""
 
-    rule: Rule
-    guard: Guard
+    def __init__(self, rule: Rule, guard: Guard, endpoint: Endpoint, **described: Any) -> None:
+        self._rule, self._guard = rule, guard
+        super().__init__(rule.template, endpoint, methods=[rule.method], **described)
 
     def get_route_handler(self) -> Any:
         inner = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
-            return await self.guard(self.rule, request, inner)
+            return await self._guard(self._rule, request, inner)
 
         return handler
+
+
+class GuardedRoute(Route):
+    """A route whose handler runs behind the guard, which applies the rule.
+
+    FastAPI looks at it when it is called for the first time, or described: about a millisecond, for each of 140 routes.
+    A process that has just started need not answer late because of routes that nobody has asked for yet.
+    """
+
+    def __init__(self, rule: Rule, endpoint: Endpoint, describe: Callable[[], APIRoute]) -> None:
+        super().__init__(rule.template, endpoint, name=rule.operation)
+        self.methods = {rule.method}  # GET does not bring HEAD with it
+        self.app = self._first
+        self._describe = describe
+
+    @cached_property
+    def described(self) -> APIRoute:
+        """What is known of its parameters, bodies and answers."""
+        return self._describe()
+
+    async def _first(self, scope: Scope, receive: Any, send: Any) -> None:
+        self.app = self.described.app
+        await self.app(scope, receive, send)
 
 
 class RouteTable:
@@ -203,7 +229,7 @@ class RouteTable:
     def add(
         self,
         rule: Rule,
-        endpoint: Callable[..., Awaitable[Response]],
+        endpoint: Endpoint,
         *,
         summary: str,
         answers: Mapping[int, type[BaseModel] | None],
@@ -216,29 +242,23 @@ class RouteTable:
         """
         if rule.operation in self._rules:
             raise ValueError(f"{rule.operation} is registered already")
-        rule_, guard_ = rule, self._guard
 
-        class Bound(GuardedRoute):
-            rule = rule_
-
-            async def guard(self, rule: Rule, request: Request, inner: Handler) -> Response:
-                return await guard_(rule, request, inner)
+        def describe() -> APIRoute:
+            return _Described(
+                *(rule, self._guard, endpoint),
+                operation_id=rule.operation,
+                summary=summary,
+                tags=[rule.tag],
+                response_model=None,
+                # Bytes of any kind: their media type is said below, and JSON is none of it.
+                response_class=Response if contents else JSONResponse,
+                responses=_responses(rule, answers, contents or {}, headers),
+                openapi_extra=_extensions(rule),
+                strict_content_type=False,  # a body that does not say what it is, is JSON
+            )
 
         self._rules[rule.operation] = rule
-        self._app.router.add_api_route(
-            rule.template,
-            endpoint,
-            methods=[rule.method],
-            operation_id=rule.operation,
-            summary=summary,
-            tags=[rule.tag],
-            response_model=None,
-            # Bytes of any kind: their media type is said below, and JSON is none of it.
-            response_class=Response if contents else JSONResponse,
-            responses=_responses(rule, answers, contents or {}, headers),
-            route_class_override=Bound,
-            openapi_extra=_extensions(rule),
-        )
+        self._app.router.routes.append(GuardedRoute(rule, endpoint, describe))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -247,8 +267,8 @@ class RouteTable:
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes themselves."""
-        return self._app.routes
+        """The routes themselves, described."""
+        return [route.described for route in self._app.routes if isinstance(route, GuardedRoute)]
 
     def seal(self) -> None:
         """Raises ValueError when the application has a route that did not come through `add`."""

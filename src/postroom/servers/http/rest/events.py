@@ -123,7 +123,10 @@ class Routes:
         start, given = None, last_event_id or query.last_event_id
         if given:
             keys = await self._services.cursor_keys.keys_for(given)
-            start = unseal(keys, reach_of(call.principal), given, self._services.clock.now())
+            # Of one tenant it is known for how long there is something to go on from.
+            tenant = wanted.scope.tenant_of(wanted.tenant_id)
+            days = None if tenant is None else (await self._services.policies.of(tenant)).retention_events_days
+            start = unseal(keys, reach_of(call.principal), given, self._services.clock.now(), kept_days=days)
 
         async def again() -> None:
             await self._guard.again(call)
@@ -156,7 +159,7 @@ class _EventStream(Response):
     """Server-sent events (HTML, section 9.2). The media type is without a charset, as it is always UTF-8."""
 
     def __init__(self, services: HttpServices, streams: Streams, asked: Asked) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", "content-type": EVENT_STREAM})
+        super().__init__(headers={"x-accel-buffering": "no", "content-type": EVENT_STREAM})
         del self.headers["content-length"]
         self._services, self._streams, self._asked = services, streams, asked
 

@@ -15,11 +15,14 @@ from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.shapes import Json
 from postroom.servers.objects import moment
 
-Url = Annotated[
-    StrictStr, StringConstraints(pattern="^https://"), fields.Storable, Field(json_schema_extra={"format": "uri"})
-]
+# That it begins so is checked with everything else about it, and told in words.
+Url = Annotated[StrictStr, fields.Storable, Field(json_schema_extra={"format": "uri", "pattern": "^https://"})]
 EventFilter = EventType | Literal["*"]
-Filters = Annotated[list[EventFilter], Field(min_length=1, json_schema_extra={"uniqueItems": True}), fields.Unique]
+Filters = Annotated[
+    list[EventFilter],
+    Field(min_length=1, max_length=len(EventType) + 1, json_schema_extra={"uniqueItems": True}),
+    fields.Unique,
+]
 Identities = Annotated[list[fields.IdentityId], Field(json_schema_extra={"uniqueItems": True}), fields.Unique]
 DeliveryStatus = Literal["succeeded", "failed", "dead"]
 
@@ -67,6 +70,17 @@ class ReplayByRange(fields.RequestBody):
 
 class ReplayRequest(RootModel[ReplayByIds | ReplayByRange]):
     """Events by their ids, or all of a window."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way(cls, given: object) -> object:
+        if isinstance(given, dict):
+            is_window = not {"since", "until", "status"}.isdisjoint(given)
+            if "event_ids" in given and is_window:
+                raise ValueError("must name events by event_ids or a window by since, not both")
+            if "event_ids" not in given and "since" not in given:
+                raise ValueError("must name events by event_ids, or a window by since")
+        return given
 
 
 class Webhook(Answer):
