@@ -131,6 +131,7 @@ class Outlet:
             route=routes.route,
             resource=shapes.message,
             rules=rules,
+            hash_key=core.secrets.hash_key,
             limits=_limits(settings),
             links=FileLinks(core.signing_keys, core.ids, core.clock, api_host=settings.api_host),
         )
@@ -312,6 +313,7 @@ class MailOut:
             sign=self.keys.sign,
             route=self._route_submitted,
             blobs=core.blobs,
+            hash_key=core.secrets.hash_key,
             limits=_limits(settings),
             rules=outlet.rules,
             hide_client_ip=settings.smtp.hide_client_ip,

@@ -8,6 +8,10 @@ import hashlib
 import hmac
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +24,7 @@ from hypothesis import strategies as st
 
 from postroom.cli.listening import Sent, Source, listen, parse
 from postroom.events.webhooks.signing import secret_text
-from tests.cli.driver import Cli
+from tests.cli.driver import DEADLINE, Cli
 
 EVENT: Final = (
     '{"id":"evt_01ARZ3NDEKTSV4RRFFQ69G5FAV","type":"identity.created","api_version":"2026-10-01","data":{"name":"é"}}'
@@ -296,6 +300,36 @@ def test_listen_posts_what_the_stream_tells(
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
         expected = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
         assert headers["webhook-signature"] == f"v1,{expected}"
+
+
+@pytest.mark.covers("cli-config-ops:A3")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("mode", ["--json", "--quiet", None])
+def test_who_has_followed_enough_reads_no_error(
+    made: list[str], servers: tuple[str, str], number: signal.Signals, mode: str | None
+) -> None:
+    """What was shown stays as it is, documents alone; the exit code says how it ended."""
+    stream, hook = servers
+    environ = os.environ | {"POSTROOM_KEY": "pmk_right"}
+    for command in (
+        ("events", "tail", "--type", "identity.created", "--follow"),
+        ("webhooks", "listen", "--url", stream, "--forward", hook),
+    ):
+        argv = [sys.executable, "-m", "postroom", *command, *([mode] if mode else [])]
+        with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+            assert follower.stdout is not None
+            first = follower.stdout.readline()
+            follower.send_signal(number)
+            out, err = follower.communicate(timeout=DEADLINE)
+        assert (follower.returncode, err) == (130, b""), command
+        if mode == "--json":
+            assert all("error" not in json.loads(line) for line in (first + out).splitlines())
+        assert b"cli_interrupted" not in out
+
+
+@pytest.mark.covers("cli-config-ops:A3")
+def test_what_goes_wrong_while_following_is_told(cli: Cli, made: list[str]) -> None:
+    assert cli("events", "tail", "--follow", "--after", f"evt_{'0' * 26}", "--json").error["code"] == "cursor_expired"
 
 
 def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

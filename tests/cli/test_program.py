@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from postroom import __version__
 from postroom.base import interruption
+from postroom.base.errors import PostroomError
 from postroom.cli import program
 from postroom.cli.program import COMMANDS
-from tests.cli.driver import Cli
+from tests.cli.driver import DEADLINE, Cli
 
 VERBS = {
     "tenant": ("create", "list"),
@@ -215,13 +220,127 @@ def test_an_interruption_while_a_class_is_made_is_one(
 
     class Interrupting:
         def __set_name__(self, owner: type, name: str) -> None:
-            raise program.Interrupted
+            raise interruption.Interrupted
 
     def importing(*arguments: object, **more: object) -> None:
         type("Made", (), {"field": Interrupting()})
 
     monkeypatch.setattr("typer.main.get_command", lambda app: importing)
     assert program.run([command, "--quiet"]) == code
+
+
+def _as_cause() -> None:
+    raise ValueError("made into another") from interruption.Interrupted()
+
+
+def _as_context() -> None:
+    try:
+        raise interruption.Interrupted
+    except interruption.Interrupted:
+        raise ValueError("in what ends it")  # noqa: B904 - as it happens to others
+
+
+def _without_a_trace() -> None:
+    try:
+        raise interruption.Interrupted
+    except interruption.Interrupted:
+        raise ValueError("of this alone") from None
+
+
+def _of_several() -> None:
+    raise BaseExceptionGroup("two", [ValueError("one"), BaseExceptionGroup("more", [interruption.Interrupted()])])
+
+
+def _far_below() -> None:
+    try:
+        _of_several()
+    except BaseException as error:  # noqa: BLE001 - a group of those that are no Exception
+        try:
+            raise RuntimeError("above") from error
+        except RuntimeError:
+            raise SystemError("further above")  # noqa: B904 - as it happens to others
+
+
+def _in_a_circle() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    one.__context__ = interruption.Interrupted()
+    raise other
+
+
+def _swallowed_before() -> None:
+    interruption.note()
+    raise ValueError("what nobody would connect with it")
+
+
+def _swallowed_before_a_refusal() -> None:
+    interruption.note()
+    raise PostroomError("unavailable")
+
+
+@pytest.mark.covers("cli-config-ops:A3", "cli-config-ops:A5")
+@pytest.mark.parametrize(("command", "code"), [("tenant", 130), ("serve", 0)])
+@pytest.mark.parametrize(
+    "interrupted",
+    [
+        *(_as_cause, _as_context, _without_a_trace, _of_several, _far_below, _in_a_circle),
+        *(_swallowed_before, _swallowed_before_a_refusal),
+    ],
+)
+def test_an_interruption_is_one_however_it_is_wrapped(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch, interrupted: Callable[[], None], command: str, code: int
+) -> None:
+    """pydantic makes a SchemaError of what comes while it builds a class, others make what they like."""
+    monkeypatch.setattr(interruption, "_asked", threading.Event())
+    monkeypatch.setattr("typer.main.get_command", lambda app: lambda **given: interrupted())
+    done = bare(command, "--json")
+    assert done.code == code
+    assert done.err == ""
+    assert (done.out == "") if command == "serve" else (done.error["code"] == "cli_interrupted")
+
+
+@pytest.mark.parametrize("command", ["tenant", "serve"])
+def test_what_nobody_interrupted_is_a_fault(bare: Cli, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    def faulty(**given: object) -> None:
+        try:
+            raise KeyError("one")
+        except KeyError as error:
+            raise ExceptionGroup("more", [ValueError("two")]) from error
+
+    monkeypatch.setattr("typer.main.get_command", lambda app: faulty)
+    assert (bare(command, "--json")).error["code"] == "cli_internal"
+
+
+@pytest.mark.covers("cli-config-ops:A5", "mail-server:H4")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("command", "code"), [("tenant", 130), ("serve", 0)])
+def test_a_signal_while_a_model_is_built_is_an_interruption(number: signal.Signals, command: str, code: int) -> None:
+    """The real handler, and the real pydantic."""
+    script = f"""
+import os, typer.main
+from pydantic import BaseModel
+from postroom.cli import program
+
+class Odd:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        try:
+            os.kill(os.getpid(), {int(number)})
+        except BaseException:
+            return {{"type": "no such schema"}}
+        raise AssertionError("the signal did not come")
+
+def importing(**given):
+    class Model(BaseModel):
+        field: Odd
+
+typer.main.get_command = lambda app: importing
+program.main([{command!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert b"Traceback" not in done.stderr
+    assert b"cli_internal" not in done.stderr
 
 
 @pytest.mark.covers("cli-config-ops:A5", "mail-server:H4")

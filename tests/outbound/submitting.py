@@ -115,6 +115,7 @@ class PostOffice:
             hostname="mail.agents.example",
             version="1",
             blobs=self.blobs,
+            hash_key=HASH_KEY,
             **options,
         )
 

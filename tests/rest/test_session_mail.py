@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from postroom.accounts import GrantRole, NewPerson
@@ -293,3 +294,27 @@ async def test_a_person_sends_to_so_many_a_day(lobby: Lobby) -> None:
     assert (await _send(lobby, token, "one")).status_code == 202
     lobby.world.clock.advance(int(refused.headers["retry-after"]))
     assert (await _send(lobby, token, "next", two)).status_code == 202
+
+
+@pytest.mark.covers("mail-server:A7", "FR-OUT-7")
+async def test_a_person_is_warned_before_the_day_is_used_up(lobby: Lobby) -> None:
+    """Once, by what sent: neither a dry run nor a repetition says it, nor does a refusal."""
+    token = await lobby.token()
+    _limited(lobby, SubmissionLimits(recipients=5))
+
+    async def used() -> list[int]:
+        found = await rows(lobby.world, "SELECT payload FROM events WHERE type = 'quota.warning' ORDER BY id")
+        return [orjson.loads(row["payload"])["data"]["used"] for row in found]
+
+    three = {**LETTER, "to": [f"{one}@example.com" for one in "abc"]}
+    assert (await _send(lobby, token, "1", three)).status_code == 202
+    assert (await _send(lobby, token, "2", dry_run="true")).status_code == 200
+    assert await used() == []
+    for _ in range(2):
+        assert (await _send(lobby, token, "2")).status_code == 202
+        assert await used() == [4]
+    assert (await _send(lobby, token, "3", three)).status_code == 429
+    assert await used() == [4]
+    for _ in range(2):
+        assert (await _send(lobby, token, "4")).status_code == 202
+        assert await used() == [4, 5]

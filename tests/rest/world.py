@@ -224,6 +224,7 @@ def sending_of(
         "mint": ThreadTokens(SigningKeys(db, MASTER, clock), clock).mint,
         "route": routed,
         "resource": shapes.message,
+        "hash_key": HASH_KEY,
         **changes,
     }
     return Sending(db, blobs, clock, ids, **made)

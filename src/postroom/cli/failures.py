@@ -64,6 +64,13 @@ class CliError(Exception):
         super().__init__(message)
 
 
+class FollowEnded(CliError):
+    """Whoever followed what happens has seen enough. It is told by the exit code alone: this is how it ends."""
+
+    def __init__(self) -> None:
+        super().__init__("cli_interrupted", "interrupted", exit=Exit.INTERRUPTED)
+
+
 def usage(message: str, fix: str = "") -> CliError:
     """The command line cannot be carried out as it stands."""
     return CliError("cli_usage", message, exit=Exit.USAGE, fix=fix)

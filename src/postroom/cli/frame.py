@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import typer
 
 from postroom.app import Core
+from postroom.base import interruption
 from postroom.cli.arguments import DEFAULT_LIMIT, MAX_LIMIT, Fetch, collect
-from postroom.cli.failures import usage
+from postroom.cli.failures import FollowEnded, usage
 from postroom.cli.invocation import Config, DataDir, Invocation, Json, Quiet, invocation
 from postroom.cli.reach import run
 from postroom.cli.shapes import Document
@@ -101,3 +104,17 @@ def confirm(call: Invocation, yes: bool, question: str) -> None:
     if not call.output.interactive:
         raise usage("this wants to be confirmed", "Add --yes.")
     typer.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def following() -> Iterator[None]:
+    """Around what goes on until it is interrupted, and after what it shows; or, as a decorator, all of such a command.
+    Raises FollowEnded, which nothing is printed of, whatever the interruption has become on its way.
+    """
+    try:
+        yield
+    except BaseException as error:
+        is_ended = isinstance(error, KeyboardInterrupt | asyncio.CancelledError) or interruption.is_behind(error)
+        if not is_ended:
+            raise
+        raise FollowEnded from error

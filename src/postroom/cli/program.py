@@ -19,7 +19,8 @@ import typer.core
 
 from postroom.base import interruption
 from postroom.base import log as base_log
-from postroom.cli.failures import Exit, describe, usage
+from postroom.base.interruption import Interrupted
+from postroom.cli.failures import Exit, FollowEnded, describe, usage
 from postroom.cli.output import Mode, Output
 
 COMMANDS: Final = {
@@ -74,12 +75,6 @@ _PLURALS: Final = {
 """Nouns as the API has them, where they are not the singular and an s."""
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-class Interrupted(KeyboardInterrupt):
-    """A type of its own: of the built-in one, raised while a module is being imported, the interpreter remembers that
-    it passed through there, and ends by SIGINT whatever became of it.
-    """
 
 
 class _Commands(typer.core.TyperGroup):
@@ -165,9 +160,12 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit:
         # So typer ends, and only so, when it was itself that found nobody reading.
         return Exit.OK
+    except FollowEnded as ended:
+        # What was shown is all that there was: an error in the midst of it would be one more thing to read.
+        return ended.exit
     except BaseException as raised:  # noqa: BLE001 - the last place: nothing may pass it as a traceback
         error = _interrupted(raised)
-        if argv[:1] == ["serve"] and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        if list(argv[:1]) == ["serve"] and isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             # A server that is told to stop before it is up ends as every other that is told to stop.
             return Exit.OK
         failure = describe(error, _data_dir(argv))
@@ -183,18 +181,11 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _interrupted(error: BaseException) -> BaseException:
-    """The interruption that `error` comes of, else `error`. What is raised while a class is made becomes another error,
-    and it need not say of what (`__set_name__` before Python 3.12; pydantic's models): imports are where a start spends
-    its time. So whatever goes wrong once the process was asked to end is its end.
+    """The interruption that *error* came of, else *error*. What is raised while a class is made becomes another error:
+    a RuntimeError of `__set_name__` before Python 3.12, a SchemaError of pydantic's; and in what is ended another one
+    may come up. Imports are where a start spends its time.
     """
-    if isinstance(error, Exception) and interruption.was_asked():
-        return Interrupted()
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, Interrupted):
-            return inner
-        inner = inner.__cause__
-    return error
+    return Interrupted() if interruption.is_behind(error) else error
 
 
 def _data_dir(argv: Sequence[str]) -> Path | None:

@@ -261,6 +261,14 @@ _ALL: Final = (
         ),
     ),
     Definition(
+        "quota.warning",
+        Owner.MAILBOX,
+        "80 %, or 100 %, of the recipients of a day are used up; once a day each",
+        s.record(
+            {"metric": s.one_of("sends"), "used": s.COUNT, "limit": s.COUNT, "scope": s.one_of("tenant", "identity")}
+        ),
+    ),
+    Definition(
         "webhook.disabled",
         Owner.PLATFORM,
         "an endpoint was switched off because it kept failing, or said that it is gone",

@@ -50,7 +50,8 @@ WHERE a.tenant_id = $1 AND a.address = ANY ($2::text[]) AND a.status IN ('pendin
 _USED: Final = """
 SELECT count(*) FILTER (
          WHERE o.accepted_at > $3 AND (o.operation = 'submission' OR o.person_id IS NOT NULL)) AS messages,
-       coalesce(sum(d.recipients) FILTER (WHERE o.accepted_at >= $4), 0)::bigint AS recipients
+       coalesce(sum(d.recipients) FILTER (WHERE o.accepted_at >= $4), 0)::bigint AS recipients,
+       ARRAY(SELECT e.public_id::text FROM events e WHERE e.tenant_id = $1 AND e.public_id = ANY ($5::text[])) AS told
 FROM outbound_messages o CROSS JOIN LATERAL (
   SELECT count(*) AS recipients FROM deliveries d
   WHERE d.tenant_id = o.tenant_id AND d.message_id = o.message_id AND d.status <> 'suppressed'
@@ -117,11 +118,12 @@ class Sender:
 @dataclass(frozen=True, slots=True)
 class Used:
     """Messages submitted within the last hour (of a person: sent in any way), and `recipients` of everything sent since
-    the day began (UTC).
+    the day began (UTC). `told` are the warnings of the day that there are.
     """
 
     messages: int
     recipients: int
+    told: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +172,21 @@ async def owned(conn: Connection, account: Principal, addresses: Collection[str]
     }
 
 
-async def used(conn: Connection, account: Principal, now: datetime) -> Used:
-    """What the account has sent, by the rows that say so (A7)."""
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if account.kind is PrincipalKind.PERSON:
-        row = await conn.fetchrow(_USED_BY_PERSON, account.tenant_id, account.row_id, now - HOUR, midnight)
-    else:
-        row = await conn.fetchrow(_USED_BY_AGENT, account.tenant_id, account.identity_id, now - HOUR, midnight)
+def midnight(now: datetime) -> datetime:
+    """When the day began (UTC)."""
+    return now.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+async def used(conn: Connection, account: Principal, now: datetime, warnings: Collection[str] = ()) -> Used:
+    """What the account has sent, by the rows that say so (A7), and which of these warnings were written."""
+    is_person = account.kind is PrincipalKind.PERSON
+    row = await conn.fetchrow(
+        *(_USED_BY_PERSON if is_person else _USED_BY_AGENT, account.tenant_id),
+        account.row_id if is_person else account.identity_id,
+        *(now - HOUR, midnight(now), list(warnings)),
+    )
     assert row is not None
-    return Used(row["messages"], row["recipients"])
+    return Used(row["messages"], row["recipients"], frozenset(row["told"]))
 
 
 async def answered(conn: Connection, ref: MailboxRef, rfc_message_id: str) -> Target | None:

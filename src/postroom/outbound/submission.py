@@ -29,6 +29,7 @@ from postroom.inbound.parsing import Parser, ParserBusy, ParsingFailed
 from postroom.mail.srs import MAX_HOP, LoopError, hop_field, next_hop
 from postroom.mailbox.models import Direction
 from postroom.outbound import senders, thread_lock
+from postroom.outbound.accept import Also
 from postroom.outbound.allowance import Allowance, SubmissionLimits
 from postroom.outbound.facts import HEADER_BYTES, nature
 from postroom.outbound.known import on_send_lists, written_to
@@ -84,7 +85,7 @@ class Route(Protocol):
 class Accept(Protocol):
     """Stores what is to be sent (`accept.Acceptance`)."""
 
-    async def accept(self, outgoing: Outgoing, /) -> Accepted: ...
+    async def accept(self, outgoing: Outgoing, /, *, also: Also | None = None) -> Accepted: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Submission:
         sign: Sign,
         route: Route,
         blobs: BlobStore,
+        hash_key: bytes,
         limits: SubmissionLimits | None = None,
         rules: SendRules | None = None,
         hide_client_ip: bool = True,
@@ -134,7 +136,7 @@ class Submission:
         self._sign = sign
         self._route = route
         self._blobs = blobs
-        self._allowance = Allowance(limits)
+        self._allowance = Allowance(limits, hash_key)
         self._rules = rules or SendRules()
         self._hide_client_ip = hide_client_ip
         self._locks = locks or ThreadLocks(database, clock)
@@ -229,10 +231,8 @@ class Submission:
                 # While the lock was waited for, others may have answered.
                 self._check_auto_reply(sender, await self._answered(sender, found.in_reply_to))
             async with self._database.acquire() as conn:
-                over = await self._allowance.exceeded(conn, account, len(wanted), self._clock.now())
-            if over is not None:
-                raise over
-            accepted = await self._acceptance.accept(replace(outgoing, lock_thread=locked is not None))
+                also = await self._allowance.admit(conn, account, outgoing, self._clock.now())
+            accepted = await self._acceptance.accept(replace(outgoing, lock_thread=locked is not None), also=also)
         if locked is not None and locked != accepted.thread_id:
             async with self._database.acquire() as conn:
                 await thread_lock.release(conn, sender.mailbox, locked, message_id, accepted=True)

@@ -153,6 +153,7 @@ class Sending:
         mint: Mint,
         route: Route,
         resource: Resource,
+        hash_key: bytes,
         rules: SendRules | None = None,
         suppressions: Suppressions = nothing_suppressed,
         organisational_domain: Callable[[str], str] = same_domain,
@@ -174,7 +175,7 @@ class Sending:
         self._rules = rules or SendRules()
         self._organisational_domain = organisational_domain
         self._links = links
-        self._allowance = Allowance(limits)
+        self._allowance = Allowance(limits, hash_key)
         self._facts = FactReader(database, blobs, queries, suppressions)
         self._locks = locks or ThreadLocks(database, clock)
         self.ledger = Ledger(database, clock)
@@ -218,8 +219,9 @@ class Sending:
         if person is None:
             return await self._acceptance.accept(outgoing)
         async with self._allowance.turn(person):
-            await self._check_allowance(person, sum(one.suppressed is None for one in outgoing.recipients))
-            return await self._acceptance.accept(replace(outgoing, person_id=person.row_id))
+            async with self._database.acquire() as conn:
+                also = await self._allowance.admit(conn, person, outgoing, self._clock.now())
+            return await self._acceptance.accept(replace(outgoing, person_id=person.row_id), also=also)
 
     async def _check_allowance(self, person: Principal, recipients: int) -> None:
         async with self._database.acquire() as conn:

@@ -1203,6 +1203,7 @@ class AsyncEvents:
                 "member.role_changed",
                 "member.removed",
                 "tenant.policy_updated",
+                "quota.warning",
                 "webhook.disabled",
                 "webhook.test",
             ]

@@ -1177,6 +1177,7 @@ class Events:
                 "member.role_changed",
                 "member.removed",
                 "tenant.policy_updated",
+                "quota.warning",
                 "webhook.disabled",
                 "webhook.test",
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final
@@ -26,7 +26,7 @@ from postroom.cli.arguments import (
     find_tenant,
 )
 from postroom.cli.failures import usage
-from postroom.cli.frame import command, tell_list
+from postroom.cli.frame import command, following, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.output import Mode, dump
 from postroom.cli.reach import run
@@ -132,7 +132,7 @@ def tail(
     async def work(core: Core) -> None:
         wanted = await _wanted(core, tenant, identity, kinds, begin)
         feed = Feed(core.database)
-        following = asyncio.create_task(feed.run())
+        running = asyncio.create_task(feed.run())
         try:
             async with aclosing(_from(core, feed, wanted, start, follow=follow)) as coming:
                 shown = 0
@@ -142,10 +142,11 @@ def tail(
                     if shown == count:
                         return
         finally:
-            following.cancel()
-            await asyncio.wait([following])
+            running.cancel()
+            await asyncio.wait([running])
 
-    run(call, work)
+    with following() if follow else nullcontext():
+        run(call, work)
 
 
 @dataclass(frozen=True, slots=True)

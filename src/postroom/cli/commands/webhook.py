@@ -15,7 +15,7 @@ from postroom.app import Core, open_client, webhooks_of
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant, read_choice
 from postroom.cli.commands.webhook_listen import listen
 from postroom.cli.failures import CliError, Exit, usage
-from postroom.cli.frame import command, tell_list
+from postroom.cli.frame import command, following, tell_list
 from postroom.cli.invocation import Invocation
 from postroom.cli.replaying import (
     NAMED_HELP,
@@ -37,7 +37,7 @@ from postroom.events.webhooks.store import Owner
 from postroom.servers.objects import moment
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Webhooks: events as signed HTTPS requests.")
-app.command()(listen)
+app.command()(following()(listen))
 
 Named = Annotated[str, typer.Argument(metavar="ID", help="The webhook, whk_….")]
 EventsOption = Annotated[str | None, typer.Option("--events", metavar="T[,T…]|*", help="Types of events; `*` is all.")]
