@@ -131,7 +131,7 @@ async def test_who_answers_slowly_gets_no_more_at_a_time(room: Room, took: int, 
         return Response(200, took, b"", complete=False)
 
     async def asked(count: int) -> None:
-        while len(waiting) != count:  # noqa: ASYNC110 - nobody tells
+        while len(waiting) != count:
             assert len(waiting) < count, "more at a time than it may have"
             await asyncio.sleep(0.002)
 

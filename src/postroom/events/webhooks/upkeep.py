@@ -46,8 +46,8 @@ UPDATE webhook_tasks SET held_at = NULL, next_attempt_at = $1 WHERE id IN (
   WHERE t.held_at IS NOT NULL AND {_STANDS} ORDER BY t.held_at, t.id LIMIT $2 FOR UPDATE OF t SKIP LOCKED
 )
 """.replace("{_STANDS}", _STANDS)
-# $1 the moment since which all may stand still, $2 how many. By when it came to stand: an event that was replayed late is
-# not too old after a minute of a suspension (§12). What retention took meanwhile is said by the attempt itself.
+# $1 the moment since which all may stand still, $2 how many. By when it came to stand (§12): what was replayed late is
+# not given up after a minute of a suspension. What retention took meanwhile is said by the attempt itself.
 _TOO_LONG: Final = """
 SELECT t.id, t.endpoint_id, t.tenant_id, t.event_id, t.event_type, t.attempt
 FROM webhook_endpoints e JOIN webhook_tasks t ON t.endpoint_id = e.id

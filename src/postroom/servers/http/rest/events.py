@@ -7,8 +7,7 @@ registry names (J29). A stream is server-sent events, or a WebSocket where the c
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -25,7 +24,7 @@ from postroom.events.registry import PUBLIC, REGISTRY, seen_by
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import Call, CurrentCall
-from postroom.servers.http.gate import Receive, Scope, Send
+from postroom.servers.http.gate import ABORT, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.positions import MAX_CHARS, reach_of, unseal
 from postroom.servers.http.services import HttpServices
@@ -165,7 +164,8 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.admitted(self._asked.principal):
-            outlet = _Lines(self.raw_headers, receive, send)
+            abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
+            outlet = _Lines(self.raw_headers, receive, send, abort)
             await Stream(self._services, self._streams, self._asked, outlet).run()
             await outlet.finish()
 
@@ -175,8 +175,10 @@ class _Lines:
 
     kind = Kind.SSE
 
-    def __init__(self, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
-        self._headers, self._receive, self._send = headers, receive, send
+    def __init__(
+        self, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, abort: Callable[[], None] | None
+    ) -> None:
+        self._headers, self._receive, self._send, self._abort = headers, receive, send, abort
 
     async def open(self, position: str) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -201,9 +203,14 @@ class _Lines:
 
     async def finish(self) -> None:
         """The end of the body. From who takes nothing the connection is taken away instead."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            if self._abort is not None:
+                # To end without an end is a fault of ours to the server, unless it knows the client to be gone.
+                self._abort()
+                await self.gone()
 
     async def _write(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
