@@ -141,11 +141,23 @@ async def test_each_key_hears_its_own_mail_and_no_other_by_either_way(world: Wor
                 pass  # the first position
             told.append((f"{name}, WebSocket", asyncio.create_task(_by_socket(client)), expected))
             told.append((f"{name}, SSE", asyncio.create_task(_by_lines(lines)), expected))
-        for box in (world.box, sibling, world.other_box):
-            await deliver(world, simple_mail(), to=box)
+        stored = {}
+        for mailbox in (world.box, sibling, world.other_box):
+            stored[mailbox.public_id] = (await deliver(world, simple_mail(), to=mailbox)).message_id
         async with asyncio.timeout(3 * PATIENCE):
             for name, reading, expected in told:
                 assert await reading == expected, name
+        for name, (key, expected) in reaches.items():
+            listed = await http.get("/v1/events", params={"types": "message.received"}, headers=key)
+            assert {one["identity_id"] for one in listed.json()["data"]} == expected, f"{name}, list"
+            for box in (own, kin, foreign):
+                asked = {"since": "2020-01-01T00:00:00Z", "timeout": "1"}
+                waited = await http.get(f"/v1/identities/{box}/wait", params=asked, headers=key)
+                if box in expected:
+                    assert waited.json()["message"]["id"] == stored[box], f"{name}, wait"
+                else:  # as if it were not: nothing is waited for
+                    answered = (waited.status_code, waited.json()["error"]["code"])
+                    assert answered == (404, "identity_not_found"), f"{name}, wait"
 
 
 async def _by_socket(client: ClientConnection) -> set[str]:
