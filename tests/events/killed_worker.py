@@ -11,15 +11,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import asyncpg
+
+from postroom.accounts.audit import HOST
 from postroom.base.clock import ManualClock
 from postroom.base.ids import IdGenerator
 from postroom.db import Database
 from postroom.events.webhooks import claiming, dispatch
 from postroom.events.webhooks.outcomes import Outcomes
+from postroom.events.webhooks.windows import ByIds
 from postroom.net.guarded_http import Response
-from tests.events.hooks import OK, Receivers, Room
+from tests.events.hooks import OK, PLATFORM, Receivers, Room
 
 STEPS: Final = (*("tasks made", "dispatched", "claimed", "sending", "sent", "written", "recorded"),)
+ONE_TRANSACTION: Final = ("hold", "resume", "replay", "disable")
+"""Each done whole or not at all, and never twice; killed before its commit, or right after it."""
+GONE: Final = Response(410, 2, b"", complete=True)
 
 
 def die(*_: Any) -> None:
@@ -81,5 +88,52 @@ async def main(step: str, url: str, now: str, noted: str) -> None:
             die()
 
 
+class Dying:
+    """Dies at the end of the transaction in which `marks` was said first: before the commit, or after it."""
+
+    def __init__(self, marks: str, when: str) -> None:
+        self._marks, self._when, self._said = marks, when, False
+
+    def install(self) -> None:
+        execute, commit = asyncpg.Connection.execute, asyncpg.transaction.Transaction.commit
+
+        async def executing(connection: Any, query: str, *values: Any, **more: Any) -> Any:
+            done = await execute(connection, query, *values, **more)
+            self._said = self._said or self._marks in query
+            return done
+
+        async def committing(transaction: Any) -> None:
+            if self._said and self._when == "before":
+                die()
+            await commit(transaction)
+            if self._said:
+                die()
+
+        asyncpg.Connection.execute = executing  # type: ignore[assignment, method-assign] # in this process alone
+        asyncpg.transaction.Transaction.commit = committing  # type: ignore[assignment, method-assign] # the same
+
+
+async def one_transaction(step: str, when: str, url: str, now: str, *more: str) -> None:
+    """`more`: of a replay the webhook and the event. What is to be held, resumed or sent is there already."""
+    clock = ManualClock(datetime.fromisoformat(now))
+    async with Database(url, min_size=1, max_size=4) as db:
+        room = Room(db, clock, IdGenerator(clock))
+        marks = {"hold": "SET held_at = $1", "resume": "SET held_at = NULL", "replay": "webhook_tasks.held_at IS NULL"}
+        Dying(marks.get(step, "INSERT INTO events"), when).install()
+        if step == "hold":
+            await room.upkeep.set_aside()
+        elif step == "resume":
+            await room.upkeep.resume()
+        elif step == "replay":
+            await room.replays.replay(PLATFORM, more[0], ByIds((more[1],)), by=HOST)
+        else:
+            room.receivers.post = _gone  # type: ignore[method-assign]  # of this one alone
+            await room.deliverer().run_due()
+
+
+async def _gone(*_: Any, **__: Any) -> Response:
+    return GONE
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run((one_transaction if sys.argv[1] in ONE_TRANSACTION else main)(*sys.argv[1:]))

@@ -19,6 +19,7 @@ from postroom.events.webhooks.endpoints import Changes, NewEndpoint
 from postroom.events.webhooks.outcomes import Outcomes
 from postroom.events.webhooks.rules import WAITS
 from postroom.events.webhooks.store import Owner
+from postroom.events.webhooks.windows import ByIds
 from postroom.net.guarded_http import Code, Failure, Response
 from tests.events.hooks import OK, PLATFORM, Room
 
@@ -233,6 +234,29 @@ async def test_what_was_held_too_long_is_dead(room: Room) -> None:
     (attempt,) = await room.attempts(one)
     assert (attempt["status"], attempt["error"]) == ("dead", "event_unavailable")
     assert await room.tasks() == []
+
+
+@pytest.mark.covers("edge:J13", "edge:J4")
+@pytest.mark.parametrize("days", [1, 29.9, 30.1])
+async def test_too_long_is_by_when_it_was_held(room: Room, days: float) -> None:
+    """Not by when it happened: what was replayed on the last day of the window is told after a suspension (§12)."""
+    partner, public_id = await room.partner("P")
+    tenant = await room.tenant("tt", partner)
+    one = await room.hook(partner=partner)
+    event = await room.event(tenant)
+    assert await room.told() == {one.url: [event]}
+    room.clock.advance(29.5 * 86400)
+    assert await room.replays.replay(PLATFORM, one.public_id, ByIds((event,)), by=HOST) == 1
+    await room.stand(public_id, PartnerStatus.SUSPENDED)
+    assert await room.told() == {}
+    room.clock.advance(days * 86400)
+    assert await room.upkeep.resume() == 0
+    await room.stand(public_id, PartnerStatus.ACTIVE)
+    is_told = days < 30
+    assert await room.upkeep.resume() == is_told
+    assert await room.told() == ({one.url: [event]} if is_told else {})
+    last = ("succeeded", None) if is_told else ("dead", "event_unavailable")
+    assert [(row["status"], row["error"]) for row in await room.attempts(one)] == [("succeeded", None), last]
 
 
 @pytest.mark.covers("NFR-REL-4")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any, Final
 
 import pytest
@@ -120,19 +119,31 @@ async def test_who_answers_slowly_gets_no_more_at_a_time(room: Room, took: int, 
     for _ in range(60):
         await room.event(None)
     await room.dispatch()
-    at_work = seen = 0
+    waiting: list[asyncio.Event] = []
+    seen = 0
 
     async def post(*_: Any, **__: Any) -> Response:
-        nonlocal at_work, seen
-        at_work += 1
-        seen = max(seen, at_work)
-        await asyncio.sleep(random.uniform(0.01, 0.05))  # so that not all end at once
-        at_work -= 1
+        nonlocal seen
+        answer = asyncio.Event()
+        waiting.append(answer)
+        seen = max(seen, len(waiting))
+        await answer.wait()
         return Response(200, took, b"", complete=False)
+
+    async def asked(count: int) -> None:
+        while len(waiting) != count:
+            assert len(waiting) < count, "more at a time than it may have"
+            await asyncio.sleep(0.002)
 
     room.receivers.post = post  # type: ignore[method-assign]  # of this one alone
     running = asyncio.create_task(room.deliverer().run())
-    async with asyncio.timeout(20):
+    left, room_for = 60, FIRST_ROOM
+    async with asyncio.timeout(60):
+        while left:
+            await asked(min(room_for, left))
+            # One at a time: so the next place is of an endpoint that was answered once more.
+            waiting.pop().set()
+            left, room_for = left - 1, min(room_for + 1, most)
         while await room.tasks():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
     running.cancel()

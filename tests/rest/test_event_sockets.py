@@ -20,7 +20,7 @@ from postroom.accounts import Level, NewKey
 from postroom.accounts.service.standing import Standing
 from postroom.events.feed import Feed
 from postroom.servers.http import create_http
-from postroom.servers.http.listener import HttpLimits, HttpListener
+from postroom.servers.http.listener import HttpLimits, HttpListener, _Socket
 from postroom.servers.http.streams import Streams, Timing
 from tests.events.hooks import Room
 from tests.rest.test_event_streams import RIGHTS
@@ -141,11 +141,23 @@ async def test_each_key_hears_its_own_mail_and_no_other_by_either_way(world: Wor
                 pass  # the first position
             told.append((f"{name}, WebSocket", asyncio.create_task(_by_socket(client)), expected))
             told.append((f"{name}, SSE", asyncio.create_task(_by_lines(lines)), expected))
-        for box in (world.box, sibling, world.other_box):
-            await deliver(world, simple_mail(), to=box)
+        stored = {}
+        for mailbox in (world.box, sibling, world.other_box):
+            stored[mailbox.public_id] = (await deliver(world, simple_mail(), to=mailbox)).message_id
         async with asyncio.timeout(3 * PATIENCE):
             for name, reading, expected in told:
                 assert await reading == expected, name
+        for name, (key, expected) in reaches.items():
+            listed = await http.get("/v1/events", params={"types": "message.received"}, headers=key)
+            assert {one["identity_id"] for one in listed.json()["data"]} == expected, f"{name}, list"
+            for box in (own, kin, foreign):
+                asked = {"since": "2020-01-01T00:00:00Z", "timeout": "1"}
+                waited = await http.get(f"/v1/identities/{box}/wait", params=asked, headers=key)
+                if box in expected:
+                    assert waited.json()["message"]["id"] == stored[box], f"{name}, wait"
+                else:  # as if it were not: nothing is waited for
+                    answered = (waited.status_code, waited.json()["error"]["code"])
+                    assert answered == (404, "identity_not_found"), f"{name}, wait"
 
 
 async def _by_socket(client: ClientConnection) -> set[str]:
@@ -227,7 +239,71 @@ async def test_who_is_refused_is_no_fault_of_ours(world: World, caplog: pytest.L
         with pytest.raises(InvalidStatus):
             async with socket(listener, {}) as client:
                 await frame(client)
-    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+    assert _faults(caplog) == []
+
+
+async def test_words_that_are_no_text_close_it_and_are_no_fault_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RFC 6455 §8.1. Whole, in pieces, and several at once: whoever is let in could fill a log with them."""
+    bad = b"\x81\x82\0\0\0\0\xff\xfe"
+    async with served(world) as listener:
+        async with socket(listener, world.key) as client:
+            await frame(client)
+            await client.send(b"\xc3\x28", text=True)
+            assert (await closing(client))[0] == 1007
+        async with socket(listener, world.key) as client:
+            await frame(client)
+            await client.send([b"\xe2\x82", b"\xac"], text=True)  # a character in two pieces is well
+            await client.send([b"\xe2\x82", b"x"], text=True)
+            assert (await closing(client))[0] == 1007
+        async with socket(listener, world.key) as client:
+            await frame(client)
+            client.transport.write(bad * 500)
+            await deliver(world, simple_mail())
+            assert (await closing(client))[0] == 1007
+    assert _faults(caplog) == []
+
+
+async def test_what_is_told_to_a_socket_that_is_closed_is_no_fault_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who answers no ping is closed by the protocol alone; the stream may be about to tell them something."""
+    async with served(world, Timing(heartbeat=0.02)) as listener, socket(listener, world.key) as client:
+        await frame(client)
+        (one,) = (one for one in listener._server.server_state.connections if isinstance(one, _Socket))
+        one.close_sent = True  # as after a ping without an answer, while they take nothing of what was written
+        for n in range(3):
+            await deliver(world, simple_mail(f"Mail {n}"))
+        await asyncio.sleep(0.2)
+    assert _faults(caplog) == []
+
+
+@pytest.mark.covers("decisions:A7")
+async def test_lines_that_are_not_taken_are_no_fault_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is cut off; nothing at all is said about it where faults are looked for."""
+    monkeypatch.setattr("postroom.servers.http.rest.events.FINISH_SECONDS", 0.1)
+    async with served(world, Timing(send=0.1)) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        head = f"GET /v1/events/stream HTTP/1.1\r\nhost: a\r\nauthorization: {world.key['authorization']}"
+        writer.write(f"{head}\r\n\r\n".encode())
+        async with asyncio.timeout(PATIENCE):
+            await reader.readuntil(b": hello")
+            (one,) = listener._server.server_state.connections
+            one.pause_writing()  # as the transport does, once enough waits to be taken
+            await deliver(world, simple_mail())
+            with contextlib.suppress(ConnectionResetError):
+                assert b"0\r\n\r\n" not in await reader.read()
+            while listener.connection_count:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.01)
+        writer.close()
+    assert _faults(caplog) == []
+
+
+def _faults(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
 
 
 async def test_heartbeats(world: World) -> None:

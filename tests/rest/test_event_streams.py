@@ -24,7 +24,7 @@ from postroom.servers.http import CursorKey, CursorKeys, HttpApp, create_http
 from postroom.servers.http.positions import TTL_MS, Sealer, unseal
 from postroom.servers.http.streams import MAX_PER_CALLER, Streams, Timing
 from tests.rest.streaming import connected
-from tests.rest.test_events import deliver
+from tests.rest.test_events import deliver, partner_key
 from tests.rest.world import World, simple_mail
 
 RIGHTS: Final = (Permission.WEBHOOKS_READ, Permission.MESSAGES_READ, Permission.IDENTITIES_READ)
@@ -130,6 +130,30 @@ async def test_a_position_is_no_older_than_what_its_tenant_keeps(world: World) -
     for key, text in ((world.key, position), (world.platform, of_platform)):
         async with connected(world.app, key, last_id=text, tenant_id=world.tenant.public_id) as refused:
             assert (refused.status, b"cursor_expired" in refused.body) == (410, True)
+
+
+@pytest.mark.covers("FR-PRV-2", "edge:J30")
+async def test_a_position_in_a_stream_of_many_is_no_older_than_what_any_of_them_keeps(world: World) -> None:
+    """Of those within reach: a tenant of nobody's, or of another partner, makes no difference to a partner."""
+    (ours, partner), (theirs, _) = await partner_key(world, "Ours"), await partner_key(world, "Theirs")
+    async with world.db.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO partner_tenants (partner_id, tenant_id) VALUES ($1, $2)", partner, world.tenant.id
+        )
+    where = f"/v1/tenants/{world.tenant.public_id}/policy"
+    answer = await world.patch(where, {"retention": {"events_days": 2}}, world.platform)
+    assert answer.status_code == 200, answer.text
+    positions = []
+    for key in (world.platform, ours, theirs):
+        async with connected(world.app, key) as stream:
+            positions.append((key, stream.last_id))
+    for seconds, expected in ((2 * 86400 - 1, [200, 200, 200]), (2, [410, 410, 200]), (5 * 86400, [410, 410, 410])):
+        world.clock.advance(seconds)
+        statuses = []
+        for key, text in positions:
+            async with connected(world.app, key, last_id=text) as again:
+                statuses.append(again.status)
+        assert statuses == expected
 
 
 async def test_positions_do_not_show_how_much_happens_elsewhere(world: World) -> None:

@@ -46,11 +46,12 @@ UPDATE webhook_tasks SET held_at = NULL, next_attempt_at = $1 WHERE id IN (
   WHERE t.held_at IS NOT NULL AND {_STANDS} ORDER BY t.held_at, t.id LIMIT $2 FOR UPDATE OF t SKIP LOCKED
 )
 """.replace("{_STANDS}", _STANDS)
-# $1 the moment before which all is too old, $2 how many.
-_TOO_OLD: Final = """
+# $1 the moment since which all may stand still, $2 how many. By when it came to stand (§12): what was replayed late is
+# not given up after a minute of a suspension. What retention took meanwhile is said by the attempt itself.
+_TOO_LONG: Final = """
 SELECT t.id, t.endpoint_id, t.tenant_id, t.event_id, t.event_type, t.attempt
 FROM webhook_endpoints e JOIN webhook_tasks t ON t.endpoint_id = e.id
-WHERE (t.held_at IS NOT NULL OR t.parked_at IS NOT NULL) AND t.occurred_at < $1
+WHERE t.held_at < $1 OR t.parked_at < $1
 LIMIT $2 FOR KEY SHARE OF e SKIP LOCKED FOR UPDATE OF t SKIP LOCKED
 """
 _DELETE: Final = "DELETE FROM webhook_tasks WHERE id = ANY ($1::bigint[])"
@@ -73,11 +74,11 @@ class Upkeep:
         return len(rows) + int(held.split()[-1])
 
     async def resume(self) -> int:
-        """Let go what was held for a partner who is active again, the longest held first; give up what stands still and
-        is too old to be told. How many go on."""
+        """Let go what was held for a partner who is active again, the longest held first; give up what has stood still
+        for longer than the window of replays. How many go on."""
         now = self._clock.now()
         async with self._database.transaction() as conn:
-            rows = await conn.fetch(_TOO_OLD, now - REPLAY, BATCH)
+            rows = await conn.fetch(_TOO_LONG, now - REPLAY, BATCH)
             await self._bury(conn, rows, Trouble.EVENT_UNAVAILABLE, now)
             resumed: str = await conn.execute(_RESUME, now, BATCH)
         return int(resumed.split()[-1])

@@ -26,6 +26,8 @@ AllowedMethods = Callable[[Scope], Iterable[str]]
 
 log = base_log.get("servers.http")
 
+ABORT: Final = "postroom.abort"
+"""An ASGI extension of our listener: `abort`, which takes no arguments, takes the connection away at once."""
 JSON: Final = b"application/json; charset=utf-8"
 STANDARD_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),

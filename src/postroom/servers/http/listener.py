@@ -18,13 +18,14 @@ from typing import Any, Final, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from postroom.base import log as base_log
 from postroom.base.errors import PostroomError
 from postroom.base.ids import IdGenerator
 from postroom.servers.http import failures
-from postroom.servers.http.gate import JSON, STANDARD_HEADERS, AsgiApp
+from postroom.servers.http.gate import ABORT, JSON, STANDARD_HEADERS, AsgiApp
 
 log = base_log.get("servers.http")
 
@@ -200,11 +201,29 @@ class _Socket(_Waiting, WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         """Send it. After an answer of HTTP instead of the handshake's nothing is to be completed: uvicorn would call it
-        a fault, and strangers could fill a log with those.
+        a fault, and strangers could fill a log with those. Nor is it one to tell somebody something while the protocol
+        closes by itself, for a ping without an answer or words that are no text. Raises ClientDisconnected.
         """
+        await self.writable.wait()  # that it closes may turn out meanwhile
+        if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
+            raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
+
+    def send_receive_event_to_app(self) -> None:
+        """Close with 1007 for a message that should be text and is not UTF-8 (RFC 6455 §8.1). uvicorn does so, too, but
+        logs what came as a fault, with all that led to it.
+        """
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(1007)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
     def data_received(self, data: bytes) -> None:
         """Take what comes, unless it is a flood: then the connection ends, before anything of it is looked at."""
@@ -294,6 +313,7 @@ class _Connection(_Waiting, HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._expect(self._limits.body_timeout)
+        cast(dict[str, Any], self.scope)["extensions"] = {ABORT: {"abort": self.transport.abort}}
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -7,8 +7,7 @@ registry names (J29). A stream is server-sent events, or a WebSocket where the c
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -22,10 +21,12 @@ from postroom.events import reading
 from postroom.events.catalogue import timestamp
 from postroom.events.reading import Told, Wanted
 from postroom.events.registry import PUBLIC, REGISTRY, seen_by
+from postroom.events.retention import shortest
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer
 from postroom.servers.http.call import Call, CurrentCall
-from postroom.servers.http.gate import Receive, Scope, Send
+from postroom.servers.http.cursors import CursorKeys
+from postroom.servers.http.gate import ABORT, Receive, Scope, Send
 from postroom.servers.http.guard import Guard
 from postroom.servers.http.positions import MAX_CHARS, reach_of, unseal
 from postroom.servers.http.services import HttpServices
@@ -123,15 +124,29 @@ class Routes:
         start, given = None, last_event_id or query.last_event_id
         if given:
             keys = await self._services.cursor_keys.keys_for(given)
-            # Of one tenant it is known for how long there is something to go on from.
-            tenant = wanted.scope.tenant_of(wanted.tenant_id)
-            days = None if tenant is None else (await self._services.policies.of(tenant)).retention_events_days
-            start = unseal(keys, reach_of(call.principal), given, self._services.clock.now(), kept_days=days)
+            start = await self._place(keys, reach_of(call.principal), given, wanted)
 
         async def again() -> None:
             await self._guard.again(call)
 
         return Asked(call.principal, wanted, identity_key, start, query.max_seconds, again)
+
+    async def _place(self, keys: CursorKeys, reach: bytes, given: str, wanted: Wanted) -> int:
+        """The key after which a position goes on. Raises `cursor_expired` as well if some tenant that the stream is
+        about may have lost events since: they would be passed over without a word.
+        """
+        now, tenant = self._services.clock.now(), wanted.scope.tenant_of(wanted.tenant_id)
+        if tenant is not None:
+            days = (await self._services.policies.of(tenant)).retention_events_days
+            return unseal(keys, reach, given, now, kept_days=days)
+        try:
+            return unseal(keys, reach, given, now, kept_days=1)  # nobody keeps them for less
+        except PostroomError as error:
+            if error.code != "cursor_expired":
+                raise
+        async with self._services.database.acquire() as conn:
+            days = await shortest(conn, self._services.policies.stance, wanted.scope.partner_id)
+        return unseal(keys, reach, given, now, kept_days=days)
 
     async def _wanted(self, call: Call, query: _Filters, since: datetime | None) -> tuple[Wanted, int | None]:
         principal = call.principal
@@ -165,7 +180,8 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.admitted(self._asked.principal):
-            outlet = _Lines(self.raw_headers, receive, send)
+            abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
+            outlet = _Lines(self.raw_headers, receive, send, abort)
             await Stream(self._services, self._streams, self._asked, outlet).run()
             await outlet.finish()
 
@@ -175,8 +191,10 @@ class _Lines:
 
     kind = Kind.SSE
 
-    def __init__(self, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
-        self._headers, self._receive, self._send = headers, receive, send
+    def __init__(
+        self, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, abort: Callable[[], None] | None
+    ) -> None:
+        self._headers, self._receive, self._send, self._abort = headers, receive, send, abort
 
     async def open(self, position: str) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -201,9 +219,14 @@ class _Lines:
 
     async def finish(self) -> None:
         """The end of the body. From who takes nothing the connection is taken away instead."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            if self._abort is not None:
+                # To end without an end is a fault of ours to the server, unless it knows the client to be gone.
+                self._abort()
+                await self.gone()
 
     async def _write(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
