@@ -12,6 +12,7 @@ import pytest
 
 from postroom.accounts.audit import HOST
 from postroom.accounts.partners import PartnerStatus
+from postroom.base.errors import PostroomError
 from postroom.db import DatabaseUnavailable
 from postroom.events.webhooks import claiming, signing
 from postroom.events.webhooks.claiming import Room as Space
@@ -19,6 +20,7 @@ from postroom.events.webhooks.endpoints import Changes, NewEndpoint
 from postroom.events.webhooks.outcomes import Outcomes
 from postroom.events.webhooks.rules import WAITS
 from postroom.events.webhooks.store import Owner
+from postroom.events.webhooks.windows import ByIds
 from postroom.net.guarded_http import Code, Failure, Response
 from tests.events.hooks import OK, PLATFORM, Room
 
@@ -150,9 +152,55 @@ async def test_gone_is_disabled_at_once_and_tells_others(room: Room) -> None:
     assert body["type"] == "webhook.disabled"
     assert body["data"] == {"webhook_id": one.public_id, "reason": "gone"}
     assert body["tenant_id"] == await room.value("SELECT public_id FROM tenants WHERE id = $1", tenant)
-    statuses = [(row["event_id"] == event, row["status"], row["error"]) for row in await room.attempts(one)]
-    assert (True, "dead", "endpoint_disabled") in statuses
+    # Nothing follows, and nothing says that it would.
+    attempts = [row for row in await room.attempts(one) if row["event_id"] == event]
+    assert [(row["status"], row["error"], row["next_attempt_at"]) for row in attempts] == [("dead", "status_410", None)]
     assert await room.tasks() == []
+
+
+@pytest.mark.covers("FR-WH-3")
+async def test_gone_of_another_url_is_tried_again(room: Room) -> None:
+    """The answer of a place that it has left meanwhile says nothing of the new one."""
+    one = await room.hook(url="https://gone.example.com/")
+    room.receivers.answers[one.url] = GONE
+    room.receivers.slow[one.url] = asyncio.Event()
+    await room.event(None)
+    await room.dispatch()
+    running = asyncio.create_task(room.deliverer().run_due())
+    async with asyncio.timeout(20):
+        while not room.receivers.requests:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        moved = Changes(frozenset({"url"}), url="https://new.example.com/")
+        await room.endpoints.update(PLATFORM, one.public_id, moved, by=HOST)
+        room.receivers.slow[one.url].set()
+        await running
+    (attempt,) = await room.attempts(one)
+    assert (attempt["status"], attempt["error"]) == ("failed", "status_410")
+    assert attempt["next_attempt_at"] is not None
+    assert (await room.state(one))["disabled_reason"] == "url_changed"
+
+
+@pytest.mark.covers("edge:J4")
+@pytest.mark.parametrize("is_swept", [False, True], ids=["before a sweep", "after a sweep"])
+async def test_a_disabled_endpoint_gets_no_replay(room: Room, is_swept: bool) -> None:
+    """Whenever it is asked, and whenever a sweep comes by (§8, 2; §10)."""
+    one = await room.hook()
+    event = await room.event(None)
+    assert await room.told() == {one.url: [event]}
+    off, on = (Changes(frozenset({"enabled"}), enabled=enabled) for enabled in (False, True))
+    await room.endpoints.update(PLATFORM, one.public_id, off, by=HOST)
+    if is_swept:
+        await room.upkeep.set_aside()
+    with pytest.raises(PostroomError) as refused:
+        await room.replays.replay(PLATFORM, one.public_id, ByIds((event,)), by=HOST)
+    assert refused.value.code == "invalid_request"
+    assert await room.tasks() == []
+    if not is_swept:
+        await room.upkeep.set_aside()
+    assert [row["status"] for row in await room.attempts(one)] == ["succeeded"]
+    await room.endpoints.update(PLATFORM, one.public_id, on, by=HOST)
+    assert await room.replays.replay(PLATFORM, one.public_id, ByIds((event,)), by=HOST) == 1
+    assert await room.told() == {one.url: [event]}
 
 
 @pytest.mark.covers("FR-WH-3")

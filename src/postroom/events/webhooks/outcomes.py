@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -108,20 +108,20 @@ class Outcomes:
             for one in outcomes
             if one.task.id in ours
         ]
-        statuses = await self._write_attempts(conn, mine, now)
+        statuses = await self._write_attempts(conn, mine, now, {row["id"]: row["url"] for row in held})
         disabled = [
             one for row in held if (one := await self._follow(conn, row, [one for one in mine if _is_of(one, row)]))
         ]
         return Written(tuple(zip(mine, statuses, strict=True)), tuple(disabled))
 
     async def _write_attempts(
-        self, conn: Connection, outcomes: Sequence[Outcome], now: datetime
+        self, conn: Connection, outcomes: Sequence[Outcome], now: datetime, urls: Mapping[int, str]
     ) -> list[AttemptStatus]:
         written, done, again = [], [], []
         statuses = []
         for one in outcomes:
             task, answered = one.task, one.answered
-            status, at = self._next(one)
+            status, at = self._next(one, urls)
             statuses.append(status)
             if at is None:
                 done.append(task.id)
@@ -141,12 +141,14 @@ class Outcomes:
             await conn.execute(_AGAIN, *map(list, zip(*again, strict=True)))
         return statuses
 
-    def _next(self, one: Outcome) -> tuple[AttemptStatus, datetime | None]:
+    def _next(self, one: Outcome, urls: Mapping[int, str]) -> tuple[AttemptStatus, datetime | None]:
         error = one.answered.error
         if error is None:
             return AttemptStatus.SUCCEEDED, None
         if error in (Trouble.EVENT_UNAVAILABLE, Trouble.ENDPOINT_DISABLED):
             return AttemptStatus.DEAD, None
+        if error == Trouble.STATUS_410 and urls.get(one.task.endpoint_id) == one.task.url:
+            return AttemptStatus.DEAD, None  # which disables the endpoint: nothing follows
         wait = wait_after(one.task.number, self._draw())
         if wait is None:
             return AttemptStatus.DEAD, None

@@ -58,13 +58,17 @@ class Replays:
         self, caller: Principal | None, public_id: str, asked: Asked, *, by: Actor, then: Then | None = None
     ) -> int:
         """Queue again what the endpoint would be told of now, of what is kept and not too old; how many. Others are
-        left out without a word. Raises `webhook_not_found`, `permission_denied`, `invalid_request`."""
+        left out without a word. Raises `webhook_not_found`, `permission_denied`, and `invalid_request`, also for an
+        endpoint that is disabled."""
         if isinstance(asked, ByIds) and not 1 <= len(asked.event_ids) <= MAX_IDS:
             raise invalid("event_ids", f"must name from 1 to {MAX_IDS} events")
         now = self._clock.now()
         async with self._database.transaction() as conn:
             one = await found(conn, caller, public_id, lock=True)
             may_read(caller, one.events)
+            if not one.enabled:
+                # It would be told nothing (§8, 2), whether that is found at once or by a sweep that comes late.
+                raise invalid("", "the webhook is disabled: enable it first, then replay")
             events = await events_of(conn, one, asked, now, self._stance)
             if len(events) > MAX_EVENTS:
                 raise invalid("since", f"more than {MAX_EVENTS} events: ask for a narrower window")
