@@ -38,12 +38,11 @@ def test_what_is_refused(cli: Cli) -> None:
 def test_what_asks_nobody_opens_no_client(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would close it."""
 
-    async def opened(*_: object) -> object:
+    def opened(*_: object, **__: object) -> None:
         raise AssertionError("nobody is asked")
 
     cli.json("tenant", "create", "acme", "--default")
-    monkeypatch.setattr("postroom.app.open_client", opened)
-    monkeypatch.setattr("postroom.cli.replaying.open_client", opened)
+    monkeypatch.setattr("postroom.net.guarded_http.GuardedClient.__init__", opened)
     assert cli.json("webhooks", "list")["data"] == []
     missing = cli("webhooks", "deliveries", f"whk_{'0' * 26}", "--json")
     assert missing.error["code"] == "webhook_not_found"
