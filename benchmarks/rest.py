@@ -158,6 +158,7 @@ async def _serve(stack: contextlib.AsyncExitStack, db: Database, blobs: MaildirS
             mint=ThreadTokens(SigningKeys(db, Keyring(b"m" * 32), clock), clock).mint,
             route=Routes(LocalDomains(db, clock).has).route,
             resource=shapes.message,
+            hash_key=b"h" * 32,
         ),
         closing=Closing(db, blobs, clock, ids, queries=mailboxes.queries, changed=lambda *_: None),
         database=db,

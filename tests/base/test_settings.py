@@ -192,6 +192,8 @@ def test_unknown_keys_pass_when_not_strict(tmp_path: Path) -> None:
 def test_strange_variables_are_told_not_refused() -> None:
     settings = load(environ=BASE | {"POSTROOM_SERVICE_HOST": "10.0.0.1", "POSTROOM_MASTER_KEY": "x", "PATH": "/bin"})
     assert settings.ignored_environment == ("POSTROOM_SERVICE_HOST",)
+    # What commands read is no setting, and none that nobody knows: a server may have it in its environment.
+    assert load(environ=BASE | {"POSTROOM_WEBHOOK_SECRET": "whsec_", "POSTROOM_KEY": "k"}).ignored_environment == ()
 
 
 def test_required_names_and_local_stand_ins() -> None:
@@ -246,6 +248,15 @@ def test_where_files_are(tmp_path: Path) -> None:
     assert find_config({"POSTROOM_CONFIG": "/x/y.toml"}, tmp_path) == Path("/x/y.toml")
     (tmp_path / "postroom.toml").touch()
     assert find_config({}, tmp_path) == tmp_path / "postroom.toml"
+    # The data directory's own, whatever names it; one that has none changes nothing.
+    (tmp_path / "d").mkdir()
+    for name in (name for name, key in environment_names().items() if key == "server.data_dir"):
+        for directory in ("d", str(tmp_path / "d")):
+            (tmp_path / "d" / "postroom.toml").unlink(missing_ok=True)
+            assert find_config({name: directory}, tmp_path) == tmp_path / "postroom.toml"
+            (tmp_path / "d" / "postroom.toml").touch()
+            assert find_config({name: directory}, tmp_path) == tmp_path / "d" / "postroom.toml"
+            assert find_config({name: directory, "POSTROOM_CONFIG": "/x/y.toml"}, tmp_path) == Path("/x/y.toml")
     assert default_data_dir({"STATE_DIRECTORY": "/var/lib/p:/other"}, tmp_path) == Path("/var/lib/p")
     assert load(environ=BASE, data_dir=tmp_path).server.data_dir == tmp_path
     assert load(environ=BASE, host_name="node 7!").server.node_id == "node-7-"

@@ -230,6 +230,12 @@ class _Hook(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+INVALID: Final = (
+    b'{"error":{"code":"invalid_request","message":"The request is not valid.","details":{"errors":['
+    b'{"path":"types.0","message":"mesage.received is no type of event"}]}}}'
+)
+
+
 class _Streaming(BaseHTTPRequestHandler):
     """Tells one event in each connection, and ends it in one of the ways that connections end."""
 
@@ -239,8 +245,9 @@ class _Streaming(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()} | {"path": self.path}
         self.asked.append(headers)
         if headers["authorization"] != "Bearer pmk_right":
-            body = b'{"error":{"code":"unauthenticated","message":"no"}}'
-            self.send_response(401)
+            wrong = headers["authorization"] == "Bearer pmk_unknown_type"
+            body = INVALID if wrong else b'{"error":{"code":"unauthenticated","message":"no"}}'
+            self.send_response(400 if wrong else 401)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -340,7 +347,9 @@ def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: p
     # Nobody between is to read the key.
     for far in ("http://mail.example.com", "http://192.0.2.1:8080", "http://localhost.example.com"):
         clear = bare("webhooks", "listen", "--url", far, "--forward", hook, "--key", "pmk_right")
-        assert (clear.code, "https://" in clear.err) == (2, True)
+        assert (clear.code, "http:// is for localhost and 127.0.0.1; elsewhere use https://" in clear.err) == (2, True)
+    for odd in ("https://me:pmk_right@a.example", "https://a.example/?b=c", "https://a.example/#d"):
+        assert bare("webhooks", "listen", "--url", odd, "--forward", hook, "--key", "k").code == 2
     monkeypatch.setenv("POSTROOM_WEBHOOK_SECRET", "whsec_?")
     assert bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "k").code == 2
     monkeypatch.delenv("POSTROOM_WEBHOOK_SECRET")
@@ -348,6 +357,9 @@ def test_listen_says_why_not(bare: Cli, servers: tuple[str, str], monkeypatch: p
     assert (refused.code, _Hook.taken) == (4, [])
     assert "unauthenticated" in refused.err
     assert "not one of this server" in refused.err
+    invalid = bare("webhooks", "listen", "--url", stream, "--forward", hook, "--key", "pmk_unknown_type")
+    assert (invalid.code, _Hook.taken) == (7, [])
+    assert "types.0 mesage.received is no type of event" in invalid.err
 
 
 @pytest.mark.covers("FR-WH-2")

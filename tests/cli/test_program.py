@@ -171,6 +171,8 @@ def test_the_file_of_the_data_directory_is_read(bare: Cli, monkeypatch: pytest.M
     shown = bare.json("config", "show", "--data-dir", str(there))
     assert shown["platform_domain"] == "mail.example.com"
     assert shown["server"]["data_dir"] == str(there)
+    monkeypatch.setenv("POSTROOM_DATA_DIR", str(there))
+    assert bare.json("config", "show") == shown, "the variable says the same"
     named = tmp_path / "other.toml"
     named.write_text('platform_domain = "other.example.com"\n')
     shown = bare.json("config", "show", "--data-dir", str(there), "--config", str(named))

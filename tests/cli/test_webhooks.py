@@ -35,6 +35,27 @@ def test_what_is_refused(cli: Cli) -> None:
     assert cli("webhooks", "deliveries", missing, "--status", "odd").code == 2
 
 
+def test_what_asks_nobody_opens_no_client(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would close it."""
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("nobody is asked")
+
+    cli.json("tenant", "create", "acme", "--default")
+    monkeypatch.setattr("postroom.net.guarded_http.GuardedClient.__init__", opened)
+    assert cli.json("webhooks", "list")["data"] == []
+    missing = cli("webhooks", "deliveries", f"whk_{'0' * 26}", "--json")
+    assert missing.error["code"] == "webhook_not_found"
+
+
+@pytest.mark.covers("FR-WH-2")
+def test_verify_without_a_secret_says_which_variable(bare: Cli) -> None:
+    """Not that the request is none of ours (11)."""
+    for more, name in (((), "POSTROOM_WEBHOOK_SECRET"), (("--secret-env", "HOOK"), "HOOK")):
+        wrong = bare("webhooks", "verify", "--id", "evt_1", *more)
+        assert (wrong.code, f"Set {name}" in wrong.err) == (2, True)
+
+
 @pytest.mark.covers("FR-WH-2", "edge:K1")
 def test_verify(cli: Cli, tmp_path: Path) -> None:
     secret, body = signing.secret_text(b"s" * 32), b'{"id": "evt_1"}'

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from postroom.accounts.audit import HOST
 from postroom.accounts.partners import PartnerStatus
 from postroom.db import DatabaseUnavailable
 from postroom.events.webhooks import backlog
+from postroom.events.webhooks.windows import ByIds
 from postroom.net.guarded_http import Code, Failure, Response
 from postroom.servers.metrics import CACHE_SECONDS, Metrics
-from tests.events.hooks import Room
+from tests.events.hooks import PLATFORM, Room
 
 pytestmark = pytest.mark.events_made_up
 
@@ -72,6 +74,30 @@ async def test_attempts_by_what_became_of_them(room: Room) -> None:
     assert found["webhook_delivery_latency_ms_count event_class=inbound first_attempt=false"] == 1
     assert found["webhook_first_attempt_ms_count event_class=inbound"] == 2
     assert (await room.state(good))["enabled"]
+
+
+@pytest.mark.covers("NFR-REL-3")
+@pytest.mark.parametrize("is_tried", [True, False], ids=["tried before", "older than the endpoint"])
+@pytest.mark.parametrize("is_broken", [True, False], ids=["retried", "at once"])
+async def test_latencies_are_not_those_of_replays(room: Room, is_tried: bool, is_broken: bool) -> None:
+    metrics = metrics_of(room)
+    event = await room.event(None)
+    one = await room.hook(url="https://late.example.com/")
+    if is_tried:
+        event = await room.event(None)
+        await run_due(room, metrics, seconds=1)
+    before = await read(metrics)
+    room.clock.advance(86400)
+    assert await room.replays.replay(PLATFORM, one.public_id, ByIds((event,)), by=HOST) == 1
+    if is_broken:
+        room.receivers.answers[one.url] = BROKEN
+        await run_due(room, metrics, seconds=0)
+        del room.receivers.answers[one.url]
+    await run_due(room, metrics, minutes=1)
+    found = await read(metrics)
+    changed = {name for name in found if found[name] != before[name]}
+    assert found["webhook_attempts_total result=succeeded"] == before["webhook_attempts_total result=succeeded"] + 1
+    assert not [name for name in changed if "latency" in name or "first_attempt_ms" in name]
 
 
 @pytest.mark.covers("edge:J4")

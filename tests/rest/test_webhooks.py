@@ -7,6 +7,8 @@ from typing import Any, Final, cast
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postroom.accounts import Level
 from postroom.base.ids import is_id
@@ -15,6 +17,7 @@ from postroom.events.webhooks import signing
 from postroom.events.webhooks.endpoints import URL_WORDS
 from postroom.net.guard import Refusal
 from postroom.net.guarded_http import Code, Failure
+from postroom.servers.http.failures import MAX_MESSAGE, violations
 from tests.events.hooks import Receivers, Room
 from tests.rest.contract import CONTRACT, check
 from tests.rest.world import MASTER, World
@@ -139,6 +142,45 @@ async def test_it_is_told_what_is_wrong_with_a_url(world: World, url: str, said:
     answer = await world.post(of_tenant(world), PLAIN | {"url": url})
     assert (answer.status_code, code(answer)) == (400, "invalid_request")
     assert answer.json()["error"]["details"]["errors"] == [{"path": "url", "message": said}]
+
+
+@pytest.mark.covers("FR-WH-5")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("message.recieved", "message.recieved is no type of event"),
+        ("me@example.com", "is no type of event"),
+        ("m" * 5000, "is no type of event"),
+    ],
+)
+async def test_a_type_that_is_none_is_named(world: World, given: str, said: str) -> None:
+    """Where it is written as one; else it may be anything, and is not repeated."""
+    one = await made(world)
+    for answer, path in (
+        (await world.post(of_tenant(world), PLAIN | {"events": ["*", given]}), "events.1"),
+        (await world.patch(f"/v1/webhooks/{one['id']}", {"events": [given]}), "events.0"),
+        (await world.get(f"/v1/webhooks/{one['id']}/deliveries", event_type=given), "event_type"),
+        (await world.get("/v1/events", types=f"message.received,{given}"), "types.1"),
+    ):
+        assert (answer.status_code, code(answer)) == (400, "invalid_request")
+        assert answer.json()["error"]["details"]["errors"] == [{"path": path, "message": said}]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=40), min_size=1, max_size=10).map(lambda some: some * 20))
+def test_long_words_of_what_is_wrong_end_with_a_word(words: list[str]) -> None:
+    text = " ".join(words)
+    told = violations([{"loc": ("body", "x"), "msg": text}])
+    assert told.details is not None
+    (error,) = told.details["errors"]
+    said = error["message"]
+    assert len(said) <= MAX_MESSAGE
+    assert said == text or (said.endswith(" …") and said[:-2].split(" ") == words[: len(said[:-2].split(" "))])
+
+
+async def test_no_more_types_are_parsed_than_there_are(world: World) -> None:
+    answer = await world.post(of_tenant(world), PLAIN | {"events": ["message.received"] * 100})
+    (error,) = answer.json()["error"]["details"]["errors"]
+    assert (code(answer), error["path"]) == ("invalid_request", "events")
 
 
 def test_every_refusal_of_a_url_has_words() -> None:

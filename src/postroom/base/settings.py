@@ -95,6 +95,7 @@ _ALIASES: Final = {
     "POSTROOM_QUARANTINE_KEY_RELEASE": "tenants.quarantine_key_release",
     "POSTROOM_MARKETING_DIRECT": "outbound.marketing_direct",
 }
+_DATA_DIR_NAMES: Final = ("POSTROOM_DATA_DIR", "POSTROOM_SERVER_DATA_DIR", "POSTROOM__SERVER__DATA_DIR")
 # Read by other parts: where the file is, and the secrets (see `base.secrets`).
 _ELSEWHERE: Final = frozenset(
     {"POSTROOM_CONFIG", "POSTROOM_MASTER_KEY_ACTIVE", "POSTROOM_KEY", "POSTROOM_WEBHOOK_SECRET"}
@@ -135,11 +136,15 @@ class _Value:
 
 
 def find_config(environ: Mapping[str, str], directory: Path) -> Path | None:
-    """The file to read: `POSTROOM_CONFIG`, else `postroom.toml` in `directory` or ``/etc/postroom``, else none."""
+    """The file to read: `POSTROOM_CONFIG`, else `postroom.toml` in the data directory that the environment names, in
+    `directory` or ``/etc/postroom``, else none.
+    """
     named = environ.get("POSTROOM_CONFIG")
     if named:
         return Path(named)
-    for path in (directory / "postroom.toml", Path("/etc/postroom/postroom.toml")):
+    of_data = [directory / environ[name] for name in _DATA_DIR_NAMES if environ.get(name)]
+    for place in (*of_data, directory, Path("/etc/postroom")):
+        path = place / "postroom.toml"
         if path.is_file():
             return path
     return None

@@ -30,6 +30,7 @@ FORWARD_SECONDS: Final = 15.0
 """As long as a webhook may take."""
 MAX_LINE: Final = 1024 * 1024
 MAX_ANSWER: Final = 4096
+MAX_TOLD: Final = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 
@@ -104,8 +105,12 @@ def server(url: str) -> SplitResult:
     is between could read the key.
     """
     parts = split(url, "--url")
+    if parts.username is not None or parts.password is not None:
+        raise usage("--url: the address of the server has no user: the key is an option of its own")
+    if parts.query or parts.fragment:
+        raise usage("--url: the address of the server has no query or fragment")
     if parts.scheme == "http" and not _is_here(parts.hostname or ""):
-        raise usage("--url: http:// is for this machine; elsewhere the key goes by https:// alone")
+        raise usage("--url: http:// is for localhost and 127.0.0.1; elsewhere use https://")
     return parts
 
 
@@ -185,6 +190,15 @@ def _member(data: bytes, name: str) -> str:
     return str(found.get(name, "")) if isinstance(found, dict) else ""
 
 
+def _details(data: bytes) -> str:
+    """What is wrong with what was asked, one thing after the other; "" where the server names none."""
+    try:
+        errors = json.loads(data)["error"]["details"]["errors"]
+        return "; ".join(f"{one['path']} {one['message']}" for one in errors[:MAX_TOLD])
+    except (ValueError, TypeError, LookupError):
+        return ""
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno) if error.errno > 0 else "no such host"
@@ -201,6 +215,8 @@ _FIXES: Final = {
 def _refused(status: int, body: bytes) -> CliError:
     code = _code(body) or "cli_refused"
     said = _member(body, "message") or f"it answers {status}"
+    if told := _details(body):
+        said = f"{said} {told}"
     return CliError(
         code, f"the server refuses the stream: {said}", exit=exit_of_status(status), fix=_FIXES.get(code, "")
     )

@@ -125,7 +125,7 @@ class Metrics:
             self._blocked.inc()
         if status is AttemptStatus.DEAD:
             self._dead.labels(event_class).inc()
-        if task.first_attempt != 1:
+        if task.first_attempt != 1 or task.is_older:
             return
         took = max(0.0, (outcome.at - task.occurred_at).total_seconds() * 1000)
         if task.attempt == 1:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from postroom.accounts.audit import HOST
-from postroom.app import Core, open_client, webhooks_of
+from postroom.app import Core
 from postroom.cli.arguments import DEFAULT_LIMIT, CursorOption, Fetch, LimitOption, find_tenant, read_choice
 from postroom.cli.commands.webhook_listen import listen
 from postroom.cli.failures import CliError, Exit, usage
@@ -30,7 +30,7 @@ from postroom.cli.shapes import Document
 from postroom.events.registry import EventType
 from postroom.events.webhooks import signing
 from postroom.events.webhooks.attempts import Filter
-from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, NewEndpoint
+from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, NewEndpoint, attempts_of, endpoints_of
 from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
 from postroom.events.webhooks.service import Webhooks
 from postroom.events.webhooks.store import Owner
@@ -90,8 +90,8 @@ def list_(
     """List webhooks of a tenant, of a partner, or of the platform, newest first."""
 
     async def pages(core: Core) -> Fetch[Endpoint]:
-        owner, webhooks = await _owner(core, tenant, partner, platform), await _webhooks(core)
-        return lambda size, after: webhooks.endpoints.page(owner, limit=size, after=after)
+        owner = await _owner(core, tenant, partner, platform)
+        return lambda size, after: endpoints_of(core.database, owner, limit=size, after=after)
 
     tell_list(
         *(call, pages, shape, limit, cursor),
@@ -200,8 +200,7 @@ def deliveries(
     filter_ = Filter(read_choice("--status", status, AttemptStatus), event_type, read_moment("--after", after))
 
     async def pages(core: Core) -> Fetch[Attempt]:
-        webhooks = await _webhooks(core)
-        return lambda size, at: webhooks.endpoints.attempts(None, named, filter_, limit=size, after=at)
+        return lambda size, at: attempts_of(core.database, None, named, filter_, limit=size, after=at)
 
     tell_list(
         *(call, pages, attempt, limit, cursor),
@@ -294,10 +293,6 @@ def attempt(one: Attempt) -> Document:
         "next_attempt_at": moment(one.next_attempt_at),
         "created_at": moment(one.created_at),
     }
-
-
-async def _webhooks(core: Core) -> Webhooks:
-    return webhooks_of(core, await open_client(core))
 
 
 async def _owner(core: Core, tenant: str | None, partner: str | None, platform: bool) -> Owner:

@@ -74,7 +74,8 @@ WITH RECURSIVE busy (id) AS (
   RETURNING t.id, t.claim_token, t.endpoint_id, t.tenant_id, t.event_key, t.event_id, t.event_type, t.occurred_at,
     t.attempt, t.first_attempt
 )
-SELECT t.*, e.public_id AS endpoint, e.url, s.secret_enc, s.prev_secret_enc, s.prev_expires_at, v.payload,
+SELECT t.*, e.public_id AS endpoint, e.url, t.event_key <= e.after_event AS is_older,
+  s.secret_enc, s.prev_secret_enc, s.prev_expires_at, v.payload,
   (SELECT count(*) FROM seen) AS seen, (SELECT max(seen.id) FROM seen) AS last_seen
 FROM (SELECT 1) AS one
 LEFT JOIN taken t ON t.claim_token IS NOT NULL
@@ -143,6 +144,7 @@ def _task(row: Any) -> Task:
         occurred_at=row["occurred_at"],
         attempt=row["attempt"],
         first_attempt=row["first_attempt"],
+        is_older=row["is_older"],
         payload=row["payload"],
     )
 

@@ -126,8 +126,7 @@ class Endpoints:
 
     async def page(self, owner: Owner, *, limit: int = 25, after: tuple[datetime, str] | None = None) -> list[Endpoint]:
         """Endpoints of the owner, newest first."""
-        async with self._database.acquire() as conn:
-            return await store.page(conn, owner, min(max(limit, 1), MAX_PAGE), after)
+        return await endpoints_of(self._database, owner, limit=limit, after=after)
 
     async def get(self, caller: Principal | None, public_id: str) -> Endpoint:
         """Raises `webhook_not_found`, also for what is out of reach."""
@@ -238,9 +237,7 @@ class Endpoints:
         after: tuple[datetime, str] | None = None,
     ) -> list[Attempt]:
         """Attempts, newest first. Raises `webhook_not_found`."""
-        async with self._database.acquire() as conn:
-            one = await found(conn, caller, public_id)
-            return await attempts.page(conn, one, filter_, min(max(limit, 1), MAX_PAGE), after)
+        return await attempts_of(self._database, caller, public_id, filter_, limit=limit, after=after)
 
     async def _check_url(self, url: str) -> None:
         refused = await self._client.check(url)
@@ -275,6 +272,29 @@ URL_WORDS: Final[dict[Refusal | Code, str]] = {
     Refusal.OWN_NAME: "leads back to this server",
     Refusal.ADDRESS: "has a host whose address is not on the public internet",
 }
+
+
+async def endpoints_of(
+    database: Database, owner: Owner, *, limit: int = 25, after: tuple[datetime, str] | None = None
+) -> list[Endpoint]:
+    """Endpoints of the owner, newest first."""
+    async with database.acquire() as conn:
+        return await store.page(conn, owner, min(max(limit, 1), MAX_PAGE), after)
+
+
+async def attempts_of(
+    database: Database,
+    caller: Principal | None,
+    public_id: str,
+    filter_: attempts.Filter,
+    *,
+    limit: int = 25,
+    after: tuple[datetime, str] | None = None,
+) -> list[Attempt]:
+    """Attempts, newest first. Raises `webhook_not_found`."""
+    async with database.acquire() as conn:
+        one = await found(conn, caller, public_id)
+        return await attempts.page(conn, one, filter_, min(max(limit, 1), MAX_PAGE), after)
 
 
 async def end_of_partner(conn: Connection, partner: Partner, now: datetime) -> None:

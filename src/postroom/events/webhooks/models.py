@@ -100,6 +100,8 @@ class Task:
     occurred_at: datetime
     attempt: int
     first_attempt: int
+    is_older: bool
+    """Whether the event was there before the endpoint, which then is told of it by a replay alone."""
     payload: bytes | None = field(repr=False)
 
     @property

@@ -84,7 +84,15 @@ def _path(location: Sequence[object]) -> str:
 def _message(error: Mapping[str, Any]) -> str:
     text = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     prefix = "should be " if str(error["msg"]).startswith("Input should be ") else ""
-    return (prefix + text)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
+    return _cut(prefix + text).encode("utf-8", "replace").decode()
+
+
+def _cut(text: str) -> str:
+    """At the end of a word, and so that one sees it."""
+    if len(text) <= MAX_MESSAGE:
+        return text
+    whole, space, _ = text[: MAX_MESSAGE - 1].rpartition(" ")
+    return f"{whole} …" if space else text[: MAX_MESSAGE - 1] + "…"
 
 
 def headers_of(error: PostroomError) -> list[tuple[bytes, bytes]]:

@@ -6,6 +6,7 @@ Text from outside never holds U+0000, which the database cannot store, nor lone 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -21,12 +22,14 @@ from pydantic import (
     StringConstraints,
 )
 from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_before_validator_function
 
 MAX_ADDRESS: Final = 254
 ULID_CLASS: Final = "[0-9A-HJKMNP-TV-Z]{26}"
 LABEL_PATTERN: Final = r"^[a-z0-9][a-z0-9_:-]{0,63}$"
 MAX_TEXT: Final = 64 * 1024
 
+_NAME: Final = re.compile(r"[a-z_]{1,32}(?:\.[a-z_]{1,32}){0,3}", re.ASCII)
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII)
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
@@ -103,6 +106,24 @@ Limit = Annotated[int, Field(ge=1, le=100)]
 CommaList = BeforeValidator(_listed)
 Unique = AfterValidator(_unique)
 Flag = StrictBool
+
+
+class OneOf:
+    """Says of a name that is none of many which one it was, in place of all that there are. What is not written as
+    such names are is not repeated: it may be anything.
+    """
+
+    def __init__(self, names: Iterable[str], what: str) -> None:
+        self._names, self._what = frozenset(names), what
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any) -> Any:
+        if not isinstance(value, str) or value in self._names:
+            return value
+        given = f"{value} is" if _NAME.fullmatch(value) else "is"
+        raise ValueError(f"{given} no {self._what}")
 
 
 def id_pattern(prefix: str) -> StringConstraints:

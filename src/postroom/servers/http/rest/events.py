@@ -39,8 +39,12 @@ EVENT_STREAM: Final = "text/event-stream"
 RETRY_MS: Final = 2000
 FINISH_SECONDS: Final = 1.0
 
+_Kind = Annotated[
+    Literal[PUBLIC],  # type: ignore[valid-type] # the names of the registry
+    fields.OneOf(PUBLIC, "type of event"),
+]
 Kinds = Annotated[
-    list[Literal[PUBLIC]] | None,  # type: ignore[valid-type] # the names of the registry
+    list[_Kind] | None,
     fields.CommaList,
     Field(min_length=1, max_length=len(PUBLIC)),
 ]

@@ -18,8 +18,9 @@ from postroom.servers.objects import moment
 # That it begins so is checked with everything else about it, and told in words.
 Url = Annotated[StrictStr, fields.Storable, Field(json_schema_extra={"format": "uri", "pattern": "^https://"})]
 EventFilter = EventType | Literal["*"]
+KnownType = Annotated[EventType, fields.OneOf(EventType, "type of event")]
 Filters = Annotated[
-    list[EventFilter],
+    list[Annotated[EventFilter, fields.OneOf((*EventType, "*"), "type of event")]],
     Field(min_length=1, max_length=len(EventType) + 1, json_schema_extra={"uniqueItems": True}),
     fields.Unique,
 ]

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from postroom.accounts.permissions import Level, Permission
 from postroom.db import Connection
 from postroom.events.catalogue import timestamp
-from postroom.events.registry import EventType
 from postroom.events.webhooks.attempts import Filter
 from postroom.events.webhooks.endpoints import Changes, Endpoints, NewEndpoint, owner_of
 from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
@@ -43,7 +42,7 @@ class ListWebhooks(fields.Query):
 
 class ListWebhookDeliveries(fields.Query):
     status: Annotated[schemas.DeliveryStatus | None, NotNull()] = None
-    event_type: Annotated[EventType | None, NotNull()] = None
+    event_type: Annotated[schemas.KnownType | None, NotNull()] = None
     after: Annotated[fields.Time | None, NotNull()] = None
     limit: fields.Limit = 25
     cursor: Annotated[fields.Cursor | None, NotNull()] = None
