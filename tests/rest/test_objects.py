@@ -16,6 +16,7 @@ from postroom.accounts.signing_keys import Purpose, Rotation, SigningKey
 from postroom.directory.lists import ListDirection, ListEntry, ListKind
 from postroom.directory.models import Alias
 from postroom.directory.sending_controls import Switch, SwitchState
+from postroom.events.webhooks.models import Attempt, AttemptStatus, DisabledReason, Endpoint
 from postroom.outbound.dead_letters import DeadLetter, DeadQueue
 from postroom.outbound.models import QueueState
 from postroom.outbound.queue import AttemptLog, QueueStatistics
@@ -28,6 +29,7 @@ from postroom.servers.http.rest import (
     people_schemas,
     platform,
     queue_schemas,
+    webhook_schemas,
 )
 
 AT: Final = datetime(2026, 3, 1, 12, 0, 0, 5_000, tzinfo=timezone(timedelta(hours=2)))
@@ -44,6 +46,24 @@ def _rotation() -> Rotation:
 
 
 SHOWN: Final[list[tuple[type[BaseModel], objects.Object]]] = [
+    (
+        webhook_schemas.Webhook,
+        objects.webhook(
+            Endpoint(
+                *(1, _of("whk"), 2, _of("ten"), None, None, "https://hooks.example.com/", None),
+                *(("*",), None, False, DisabledReason.FAILING, AT, AT),
+            )
+        ),
+    ),
+    (
+        webhook_schemas.WebhookDelivery,
+        objects.delivery(
+            Attempt(
+                *(_of("dlv"), _of("whk"), _of("evt"), "message.received", 2, AttemptStatus.FAILED, 503),
+                *("status_5xx", 120, AT, AT),
+            )
+        ),
+    ),
     (
         people_schemas.AppPassword,
         objects.app_password(AppPassword(7, _of("apw"), "Phone", AT, None, AT)),

@@ -15,6 +15,7 @@ from postroom.directory.lists import ListEntry
 from postroom.directory.models import Alias
 from postroom.directory.sending_controls import SwitchState
 from postroom.events.catalogue import timestamp
+from postroom.events.webhooks.models import Attempt, Endpoint
 from postroom.outbound.dead_letters import DeadLetter
 from postroom.outbound.queue import AttemptLog, QueueStatistics
 
@@ -164,5 +165,43 @@ def queue_attempt(one: AttemptLog) -> Object:
         "status_text": one.status_text,
         "error": one.error,
         "duration_ms": one.duration_ms,
+        "created_at": timestamp(one.created_at),
+    }
+
+
+# -- webhooks
+
+
+def webhook(one: Endpoint) -> Object:
+    """A Webhook; never the secret."""
+    return {
+        "id": one.public_id,
+        "scope": one.scope.value,
+        "partner_id": one.partner_public_id,
+        "tenant_id": one.tenant_public_id,
+        "url": one.url,
+        "events": list(one.events),
+        "identity_ids": None if one.identity_ids is None else list(one.identity_ids),
+        "description": one.description,
+        "enabled": one.enabled,
+        "disabled_reason": None if one.disabled_reason is None else one.disabled_reason.value,
+        "created_at": timestamp(one.created_at),
+        "updated_at": timestamp(one.updated_at),
+    }
+
+
+def delivery(one: Attempt) -> Object:
+    """A WebhookDelivery."""
+    return {
+        "id": one.public_id,
+        "webhook_id": one.endpoint,
+        "event_id": one.event_id,
+        "event_type": one.event_type,
+        "attempt": one.attempt,
+        "status": one.status.value,
+        "http_status": one.http_status,
+        "error": one.error,
+        "duration_ms": one.duration_ms,
+        "next_attempt_at": moment(one.next_attempt_at),
         "created_at": timestamp(one.created_at),
     }

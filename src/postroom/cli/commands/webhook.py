@@ -34,7 +34,7 @@ from postroom.events.webhooks.endpoints import DEFAULT_OVERLAP_HOURS, Changes, N
 from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
 from postroom.events.webhooks.service import Webhooks
 from postroom.events.webhooks.store import Owner
-from postroom.servers.objects import moment
+from postroom.servers import objects
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Webhooks: events as signed HTTPS requests.")
 app.command()(following()(listen))
@@ -73,7 +73,7 @@ def create(
     async def work(core: Core, webhooks: Webhooks) -> Document:
         owner = await _owner(core, tenant, partner, platform)
         made, secret = await webhooks.endpoints.create(None, owner, new, by=HOST)
-        return shape(made) | {"secret": secret}
+        return objects.webhook(made) | {"secret": secret}
 
     _show_secret(call, with_webhooks(call, work))
 
@@ -94,7 +94,7 @@ def list_(
         return lambda size, after: endpoints_of(core.database, owner, limit=size, after=after)
 
     tell_list(
-        *(call, pages, shape, limit, cursor),
+        *(call, pages, objects.webhook, limit, cursor),
         columns=("id", "url", "events", "enabled", "disabled_reason", "created_at"),
         empty="No webhooks.",
     )
@@ -106,7 +106,7 @@ def get(call: Invocation, named: Named) -> None:
     """Show a webhook, without its secret."""
 
     async def work(core: Core, webhooks: Webhooks) -> Document:
-        return shape(await webhooks.endpoints.get(None, named))
+        return objects.webhook(await webhooks.endpoints.get(None, named))
 
     call.output.result(with_webhooks(call, work))
 
@@ -137,7 +137,7 @@ def update(
     )
 
     async def work(core: Core, webhooks: Webhooks) -> Document:
-        return shape(await webhooks.endpoints.update(None, named, changes, by=HOST))
+        return objects.webhook(await webhooks.endpoints.update(None, named, changes, by=HOST))
 
     call.output.result(with_webhooks(call, work))
 
@@ -171,7 +171,7 @@ def rotate(
 
     async def work(core: Core, webhooks: Webhooks) -> Document:
         made, secret = await webhooks.endpoints.rotate(None, named, overlap_hours, by=HOST)
-        return shape(made) | {"secret": secret}
+        return objects.webhook(made) | {"secret": secret}
 
     _show_secret(call, with_webhooks(call, work))
 
@@ -181,7 +181,7 @@ def test(call: Invocation, named: Named) -> None:
     """Send a test event now, once. A success lets a webhook go on whose URL was changed."""
 
     async def work(core: Core, webhooks: Webhooks) -> Document:
-        return attempt(await webhooks.endpoints.test(None, named, by=HOST))
+        return objects.delivery(await webhooks.endpoints.test(None, named, by=HOST))
 
     call.output.result(with_webhooks(call, work))
 
@@ -203,7 +203,7 @@ def deliveries(
         return lambda size, at: attempts_of(core.database, None, named, filter_, limit=size, after=at)
 
     tell_list(
-        *(call, pages, attempt, limit, cursor),
+        *(call, pages, objects.delivery, limit, cursor),
         columns=("id", "event_type", "event_id", "attempt", "status", "error", "http_status", "created_at"),
         empty="No attempts.",
     )
@@ -258,41 +258,6 @@ def verify(
     if wrong is not None:
         raise CliError(wrong.value, _WORDS[wrong], exit=Exit.VERIFICATION)
     call.output.result({"valid": True, "id": event}, human=f"{event} is one of ours.")
-
-
-def shape(one: Endpoint) -> Document:
-    """A webhook, as the API has it."""
-    return {
-        "id": one.public_id,
-        "scope": one.scope.value,
-        "partner_id": one.partner_public_id,
-        "tenant_id": one.tenant_public_id,
-        "url": one.url,
-        "events": list(one.events),
-        "identity_ids": None if one.identity_ids is None else list(one.identity_ids),
-        "description": one.description,
-        "enabled": one.enabled,
-        "disabled_reason": None if one.disabled_reason is None else one.disabled_reason.value,
-        "created_at": moment(one.created_at),
-        "updated_at": moment(one.updated_at),
-    }
-
-
-def attempt(one: Attempt) -> Document:
-    """An attempt, as the API has it."""
-    return {
-        "id": one.public_id,
-        "webhook_id": one.endpoint,
-        "event_id": one.event_id,
-        "event_type": one.event_type,
-        "attempt": one.attempt,
-        "status": one.status.value,
-        "http_status": one.http_status,
-        "error": one.error,
-        "duration_ms": one.duration_ms,
-        "next_attempt_at": moment(one.next_attempt_at),
-        "created_at": moment(one.created_at),
-    }
 
 
 async def _owner(core: Core, tenant: str | None, partner: str | None, platform: bool) -> Owner:

@@ -7,13 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictStr, StringConstraints, model_validator
 
-from postroom.events.catalogue import timestamp
 from postroom.events.registry import EventType
-from postroom.events.webhooks.models import Attempt, Endpoint
+from postroom.events.webhooks.models import Endpoint
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.fields import Answer, NotNull
 from postroom.servers.http.rest.shapes import Json
-from postroom.servers.objects import moment
 
 # That it begins so is checked with everything else about it, and told in words.
 Url = Annotated[StrictStr, fields.Storable, Field(json_schema_extra={"format": "uri", "pattern": "^https://"})]
@@ -138,41 +137,6 @@ class ReplayResponse(Answer):
     queued: Annotated[int, Field(ge=0)]
 
 
-def webhook(one: Endpoint) -> Json:
-    """A Webhook; never the secret."""
-    return {
-        "id": one.public_id,
-        "scope": one.scope.value,
-        "partner_id": one.partner_public_id,
-        "tenant_id": one.tenant_public_id,
-        "url": one.url,
-        "events": list(one.events),
-        "identity_ids": None if one.identity_ids is None else list(one.identity_ids),
-        "description": one.description,
-        "enabled": one.enabled,
-        "disabled_reason": None if one.disabled_reason is None else one.disabled_reason.value,
-        "created_at": timestamp(one.created_at),
-        "updated_at": timestamp(one.updated_at),
-    }
-
-
 def created(one: Endpoint, secret: str) -> Json:
     """A WebhookCreated, as it is shown once."""
-    return {**webhook(one), "secret": secret}
-
-
-def delivery(one: Attempt) -> Json:
-    """A WebhookDelivery."""
-    return {
-        "id": one.public_id,
-        "webhook_id": one.endpoint,
-        "event_id": one.event_id,
-        "event_type": one.event_type,
-        "attempt": one.attempt,
-        "status": one.status.value,
-        "http_status": one.http_status,
-        "error": one.error,
-        "duration_ms": one.duration_ms,
-        "next_attempt_at": moment(one.next_attempt_at),
-        "created_at": timestamp(one.created_at),
-    }
+    return {**objects.webhook(one), "secret": secret}

@@ -17,6 +17,7 @@ from postroom.events.webhooks.models import Attempt, AttemptStatus, Endpoint
 from postroom.events.webhooks.replay import Replays
 from postroom.events.webhooks.store import Owner
 from postroom.events.webhooks.windows import ByIds, ByWindow
+from postroom.servers import objects
 from postroom.servers.http import fields
 from postroom.servers.http.answers import JsonAnswer, page
 from postroom.servers.http.call import Call, CurrentCall, actor, moment_and_id
@@ -94,10 +95,10 @@ class _Routes:
         shown, following = found[: query.limit], None
         if len(found) > len(shown):
             following = call.cursor((timestamp(shown[-1].created_at), shown[-1].public_id))
-        return page([schemas.webhook(one) for one in shown], following)
+        return page([objects.webhook(one) for one in shown], following)
 
     async def get(self, webhook_id: fields.WebhookId, call: CurrentCall) -> Response:
-        return JsonAnswer(schemas.webhook(await self._webhooks.get(call.principal, webhook_id)))
+        return JsonAnswer(objects.webhook(await self._webhooks.get(call.principal, webhook_id)))
 
     async def update(
         self, webhook_id: fields.WebhookId, body: schemas.WebhookUpdateRequest, call: CurrentCall
@@ -111,7 +112,7 @@ class _Routes:
             enabled=bool(body.enabled),
         )
         return JsonAnswer(
-            schemas.webhook(await self._webhooks.update(call.principal, webhook_id, changes, by=actor(call)))
+            objects.webhook(await self._webhooks.update(call.principal, webhook_id, changes, by=actor(call)))
         )
 
     async def delete(self, webhook_id: fields.WebhookId, call: CurrentCall) -> Response:
@@ -141,10 +142,10 @@ class _Routes:
     ) -> Response:
         async def work(record: Record) -> tuple[int, Json]:
             async def then(conn: Connection, made: Attempt) -> None:
-                await record(conn, schemas.delivery(made))
+                await record(conn, objects.delivery(made))
 
             made = await self._webhooks.test(call.principal, webhook_id, by=actor(call), then=then)
-            return 200, schemas.delivery(made)
+            return 200, objects.delivery(made)
 
         return await once(call, idempotency_key, work, status=200, place=_place(call))
 
@@ -167,7 +168,7 @@ class _Routes:
         shown, following = found[: query.limit], None
         if len(found) > len(shown):
             following = call.cursor((timestamp(shown[-1].created_at), shown[-1].public_id), **filters)
-        return page([schemas.delivery(one) for one in shown], following)
+        return page([objects.delivery(one) for one in shown], following)
 
     async def replay(
         self,
