@@ -16,11 +16,15 @@ from typing import Any, Final
 
 from postroom.accounts.policy_rules import Stance
 from postroom.db.pool import Connection
+from postroom.events.reading import PARTNER, WHOSE
+from postroom.events.registry import NEVER_FANNED_OUT
 from postroom.events.retention import REPLAY, kept_of, oldest
 from postroom.events.webhooks.models import AttemptStatus, Endpoint, EndpointScope
 
 MAX_IDS: Final = 100
 MAX_EVENTS: Final = 1000
+_LIMIT: Final = f"LIMIT {MAX_EVENTS + 1}"
+"""So that it is seen that there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,14 @@ def _sql(*parts: str, **marks: str) -> str:
 # identities, by their public ids, of which null is everything. What is left out here, `rules.matches` leaves out, too:
 # this is so that what nobody is told of does not count.
 _COLUMNS: Final = """
-e.id, e.public_id, e.type, e.tenant_id, coalesce(e.partner_id, {partner}) AS partner_id, e.occurred_at, e.owner_id,
+e.id, e.public_id, e.type, e.tenant_id, {partner} AS partner_id, e.occurred_at, e.owner_id,
 i.public_id AS identity, coalesce(i.is_system, false) AS is_system
 """
 _IDENTITY: Final = "LEFT JOIN identities i ON i.tenant_id = e.tenant_id AND i.id = e.identity_id"
-_NEVER: Final = "e.type NOT IN ('webhook.test', 'delivery.updated') AND (e.type <> 'webhook.disabled' OR {disabled})"
+_NEVER: Final = _sql(
+    "e.type NOT IN ({never}) AND (e.type <> 'webhook.disabled' OR {disabled})",
+    never=", ".join(f"'{kind}'" for kind in sorted(NEVER_FANNED_OUT)),
+)
 _OF_OTHERS: Final = "e.owner_id <> $3::text"
 _FILTER: Final = "($4::text[] IS NULL OR e.type = ANY ($4)) AND ($5::text[] IS NULL OR i.public_id = ANY ($5))"
 _TOLD: Final = {
@@ -68,12 +75,11 @@ _TOLD: Final = {
 
 # -- by ids, and by attempts: the events are known, and it is asked whether they are of the scope
 
-_ANY_COLUMNS: Final = _sql("SELECT", _COLUMNS, partner="o.partner_id")
-_ANY_JOINS: Final = _sql("LEFT JOIN partner_tenants o ON o.tenant_id = e.tenant_id", _IDENTITY)
+_ANY_COLUMNS: Final = _sql("SELECT", _COLUMNS, partner=PARTNER)
 _KEPT: Final = "e.occurred_at >= $2::timestamptz"
 _SCOPES: Final = {
     _TENANT: "e.tenant_id = $1::bigint",
-    _PARTNER: "coalesce(e.partner_id, o.partner_id) = $1::bigint",
+    _PARTNER: f"{PARTNER} = $1::bigint",
     _PLATFORM: "$1::bigint IS NULL",
 }
 # One event after another, by its name. LIMIT 1 leaves the planner, which may know nothing of these tables yet, no other
@@ -86,7 +92,7 @@ CROSS JOIN LATERAL (
 """
 _BY_IDS: Final = {
     scope: _sql(
-        *(_ANY_COLUMNS, "FROM unnest($6::text[]) AS d (event_id)", _ONE, _ANY_JOINS),
+        *(_ANY_COLUMNS, "FROM unnest($6::text[]) AS d (event_id)", _ONE, WHOSE),
         *("WHERE", _FILTER, "AND", of_scope, "AND", _KEPT, "AND", _TOLD[scope]),
         first="true",
     )
@@ -105,11 +111,11 @@ _MISSED: Final = {
 # Nobody is told of what did not happen yet; a day is for clocks that go wrong.
 _BY_ATTEMPTS: Final = {
     (scope, status): _sql(
-        *(_ANY_COLUMNS, "FROM webhook_deliveries d", _ONE, _ANY_JOINS, "WHERE d.endpoint_id = $8"),
+        *(_ANY_COLUMNS, "FROM webhook_deliveries d", _ONE, WHOSE, "WHERE d.endpoint_id = $8"),
         *("AND d.status =", f"'{status.value}'", "AND d.created_at >= $6::timestamptz - interval '1 day'"),
         *("AND e.occurred_at >= $6 AND e.occurred_at <", _UNTIL),
         *("AND", _FILTER, "AND", of_scope, "AND", _KEPT, "AND", _TOLD[scope]),
-        "ORDER BY d.created_at LIMIT 1001",
+        f"ORDER BY d.created_at {_LIMIT}",
         first=missed,
     )
     for scope, of_scope in _SCOPES.items()
@@ -126,14 +132,14 @@ _EACH: Final = """
 SELECT {columns} FROM events e {identity}
 WHERE {whose} AND e.occurred_at >= greatest($6::timestamptz, $2::timestamptz)
   AND e.occurred_at < {until} AND {filter} AND {told} AND {went}
-ORDER BY e.occurred_at LIMIT 1001
+ORDER BY e.occurred_at {limit}
 """
 _OF_TENANTS: Final = "SELECT w.* FROM {tenants} CROSS JOIN LATERAL ({each}) AS w WHERE {which}"
 
 
 def _each(scope: EndpointScope, went: str, *, whose: str, partner: str) -> str:
     marks = {"columns": _COLUMNS, "partner": partner, "identity": _IDENTITY, "whose": whose}
-    return _sql(_EACH, **marks, until=_UNTIL, filter=_FILTER, told=_TOLD[scope], went=went)
+    return _sql(_EACH, **marks, until=_UNTIL, filter=_FILTER, told=_TOLD[scope], went=went, limit=_LIMIT)
 
 
 def _of_tenants(scope: EndpointScope, went: str, *, tenants: str, which: str, whose: str, partner: str) -> str:
@@ -144,12 +150,12 @@ def _of_tenants(scope: EndpointScope, went: str, *, tenants: str, which: str, wh
 def _by_time(scope: EndpointScope, went: str) -> str:
     if scope is _TENANT:
         of_them = {"tenants": "tenants n", "which": "n.id = $1::bigint", "whose": "e.tenant_id = n.id"}
-        return _sql(_of_tenants(scope, went, **of_them, partner="NULL::bigint"), "LIMIT 1001")
+        return _sql(_of_tenants(scope, went, **of_them, partner="NULL::bigint"), _LIMIT)
     if scope is _PARTNER:
         of_them = {
             "tenants": "partner_tenants pt JOIN tenants n ON n.id = pt.tenant_id",
             "which": "pt.partner_id = $1::bigint",
-            "whose": "e.tenant_id = n.id AND coalesce(e.partner_id, $1::bigint) = $1::bigint",
+            "whose": "e.tenant_id = n.id",
             "partner": "$1::bigint",
         }
         of_none = "e.tenant_id IS NULL AND e.partner_id = $1::bigint"
@@ -161,8 +167,8 @@ def _by_time(scope: EndpointScope, went: str) -> str:
             "partner": "pt.partner_id",
         }
         of_none = "e.tenant_id IS NULL"
-    beside = _each(scope, went, whose=of_none, partner="NULL::bigint")
-    return _sql("(", _of_tenants(scope, went, **of_them), ") UNION ALL (", beside, ") LIMIT 1001")
+    beside = _each(scope, went, whose=of_none, partner="e.partner_id")
+    return _sql("(", _of_tenants(scope, went, **of_them), ") UNION ALL (", beside, ")", _LIMIT)
 
 
 _BY_TIME: Final = {(scope, status): _by_time(scope, went) for scope in EndpointScope for status, went in _WENT.items()}
